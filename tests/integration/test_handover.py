@@ -12,6 +12,7 @@ from procession_services.processor_host.executor import Executor
 from procession_services.runtime.store import run_key
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system, text_of
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.integration,
@@ -151,8 +152,8 @@ async def test_what_was_cancelled_before_it_was_asked_for_ends_at_once(system, p
     model = system.script({"chunks": ["never"]})
     async with system.inside(*SERVICES, together=True):
         await system.client.cancel("early-bird")
-        while not await system.redis.hexists(run_key(system.client.tenant, "early-bird"), "cancelled"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        run = run_key(system.client.tenant, "early-bird")
+        await eventually(lambda: system.redis.hexists(run, "cancelled"))
         async with asyncio.timeout(SOONER):
             agent = {"model": model, "inputProcessors": processors}
             result, chunks = await system.run(agent=agent, run_id="early-bird")

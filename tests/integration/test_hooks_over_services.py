@@ -738,7 +738,7 @@ async def test_a_run_ends_however_long_the_reason_is(run):
 @pytest.mark.parametrize("hook", ["process_input", "process_output_stream", "process_output_result"])
 async def test_a_hook_that_never_ends_is_left_when_its_run_has_ended(run, monkeypatch, hook):
     """Else it kept its place in the service for ever."""
-    monkeypatch.setattr(executor, "_LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr(executor, "LEAVE_SECONDS", 0.1)
     left = asyncio.Event()
 
     async def hang(_):
@@ -759,7 +759,7 @@ async def test_a_hook_that_never_ends_is_left_when_its_run_has_ended(run, monkey
 @pytest.mark.parametrize("hook", ["process_output_stream", "process_output_result"])
 async def test_a_run_is_cancelled_whose_hook_never_ends(system, monkeypatch, hook):
     """R-CX-3: one `abort`, then `finish`, for whoever listens and whoever comes late; the hook is not called again."""
-    monkeypatch.setattr(executor, "_LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr(executor, "LEAVE_SECONDS", 0.1)
     hangs, calls = asyncio.Event(), []
 
     async def hang(args):

@@ -56,11 +56,7 @@ class Stored:
 
     async def newest(self, stream: str) -> int:
         """The number of the newest message of a stream; 0 where it has none."""
-        try:
-            info = await self._retried(stream, lambda: self._js.stream_info(stream))
-        except NotFoundError:
-            return 0
-        return int(info.state.last_seq)
+        return (await self._numbers(stream))[1]
 
     async def messages(
         self, stream: str, subject: str, *, until: int | None = None
@@ -88,11 +84,16 @@ class Stored:
 
     async def may_hold(self, stream: str, number: int) -> bool:
         """Whether a stream may still have its message of that number: it is neither behind the first nor to come."""
+        first, last = await self._numbers(stream)
+        return first <= number <= last
+
+    async def _numbers(self, stream: str) -> tuple[int, int]:
+        """The numbers of the first and the newest message of a stream; 1 and 0 where there is no such stream."""
         try:
             info = await self._retried(stream, lambda: self._js.stream_info(stream))
         except NotFoundError:
-            return False
-        return bool(info.state.first_seq <= number <= info.state.last_seq)
+            return 1, 0
+        return info.state.first_seq, info.state.last_seq
 
     async def is_served(self, stream: str, consumer: str) -> bool:
         """Whether somebody asks for what the consumer has."""

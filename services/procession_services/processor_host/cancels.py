@@ -3,9 +3,13 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from procession.args import AbortSignal
 from procession_services.runtime.store import RunStore
+
+LEAVE_SECONDS: Final = 5.0
+"""How long what a run has begun may go on after it was cancelled: hooks, calls of tools, a provider's answer."""
 
 
 class Cancels:

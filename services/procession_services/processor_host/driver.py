@@ -123,8 +123,7 @@ class Driver:
             state = read_state(stored.state, stored.plan, self._store.life)
             after, effects = reduce(state, event)
             resumed = state.status == "suspended" and after.status == "running"
-            _set_deadline(state, after)
-            _note_end(state, after)
+            _set_times(state, after)
             if after == state:
                 break
             with_plan = after.plan is not state.plan
@@ -377,21 +376,20 @@ def _message_id(state: RunState, command: WorkCommand) -> str:
     return f"work:{command.id}:{state.accepted_at}"
 
 
-def _set_deadline(before: RunState, after: RunState) -> None:
+def _set_times(before: RunState, after: RunState) -> None:
     """Gives a run that begins to wait for a person the time of people, and one that goes on the time of a run.
 
-    Where the time of the run is up, the reducer has set the time that it needs to end.
+    Where the time of the run is up, the reducer has set the time that it needs to end. A run that is over knows since
+    when: its end may be told again, by others.
     """
-    if after.status in (before.status, "done") or after.deadline_ms != before.deadline_ms:
+    if after.status == before.status:
         return
-    time = after.suspended_ms if after.status == "suspended" else after.timeout_ms
-    after.deadline_ms = int(now().timestamp() * 1000) + time
-
-
-def _note_end(before: RunState, after: RunState) -> None:
-    """A run that is over knows since when: its end may be told again, by others."""
-    if after.status == "done" != before.status:
-        after.ended_ms = int(now().timestamp() * 1000)
+    moment = int(now().timestamp() * 1000)
+    if after.status == "done":
+        after.ended_ms = moment
+    elif after.deadline_ms == before.deadline_ms:
+        time = after.suspended_ms if after.status == "suspended" else after.timeout_ms
+        after.deadline_ms = moment + time
 
 
 def _observe(state: RunState, result: RunResult) -> None:
@@ -443,7 +441,6 @@ def moved(stored: StoredContext, result: WorkResult, life: int) -> Moved:
     assert stored.state is not None
     before = read_state(stored.state, stored.plan, life)
     state, effects = reduce(before, result)
-    _set_deadline(before, state)
-    _note_end(before, state)
+    _set_times(before, state)
     with_plan = state.plan is not before.plan
     return Moved(state, effects, change(state, stored.state_version, with_plan=with_plan))

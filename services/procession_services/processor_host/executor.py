@@ -32,7 +32,7 @@ from procession_schemas.work import (
     WorkResult,
 )
 from procession_services.bus import Bus, Delivery, Hold, LostError
-from procession_services.processor_host.cancels import Cancels
+from procession_services.processor_host.cancels import LEAVE_SECONDS, Cancels
 from procession_services.processor_host.driver import Driver, moved
 from procession_services.processor_host.errors import (
     Cancelled,
@@ -59,7 +59,6 @@ from procession_services.runtime.run_records import StoredContext, after_commit
 from procession_services.runtime.store import RunStore
 
 log = logging.getLogger(__name__)
-_LEAVE_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 2.0
 """After so long, whoever lives can be asked: NATS may have been restarted."""
 _MAY_WAIT: Final = frozenset({"arrays", "hook", "stepFinish", "stop", "stream", "toolResults", "tools"})
@@ -349,7 +348,7 @@ class Executor:
         limit, signal = asyncio.timeout(None), job.abort_signal
 
         def hurry() -> None:
-            limit.reschedule(asyncio.get_running_loop().time() + _LEAVE_SECONDS)
+            limit.reschedule(asyncio.get_running_loop().time() + LEAVE_SECONDS)
 
         try:
             async with limit:
@@ -361,7 +360,7 @@ class Executor:
             job.result.outcome = "cancelled"
             log.warning(
                 "%s: left %s, which was cancelled %g s ago: a hook, tool or provider of it does not end",
-                self.service, job.command.id, _LEAVE_SECONDS,
+                self.service, job.command.id, LEAVE_SECONDS,
             )  # fmt: skip
         finally:
             signal.forget(hurry)

@@ -19,13 +19,12 @@ import orjson
 from procession.args import AbortSignal, RequestContext
 from procession.errors import ProcessionError
 from procession_schemas.chunks import Chunk
+from procession_services.processor_host.cancels import LEAVE_SECONDS
 from procession_services.processor_host.errors import Cancelled
 from procession_services.tools.core.outcomes import Outcome
 
 _KEPT: Final = 256
 _KEPT_BYTES: Final = 32 * 1024 * 1024
-_LEAVE_SECONDS: Final = 5.0
-"""How long calls may go on after their run was cancelled; the executor waits for them as long."""
 
 
 class Sink(Protocol):
@@ -76,7 +75,7 @@ class Execution:
         """Notes that the run was cancelled: no call is begun any more, and none goes on for long."""
         self.signal.abort()
         if self._leaving is None and not self._task.done():
-            self._leaving = asyncio.get_running_loop().call_later(_LEAVE_SECONDS, self._task.cancel)
+            self._leaving = asyncio.get_running_loop().call_later(LEAVE_SECONDS, self._task.cancel)
 
     async def write(self, chunk: Chunk) -> None:
         """Logs a chunk and returns when it is sent; at once while no delivery listens."""

@@ -13,7 +13,7 @@ from procession_schemas import subjects
 from procession_schemas.run import Failure, RunResult
 from procession_services.bus import Bus
 from procession_services.bus.streams import ensure_streams
-from procession_services.processor_host.driver import Driver, Moved, _set_deadline, change, line_of
+from procession_services.processor_host.driver import Driver, Moved, _set_times, change, line_of
 from procession_services.processor_host.outbox import Outbox
 from procession_services.runs.events import (
     DeadlinePassed,
@@ -188,14 +188,14 @@ async def test_the_end_of_a_run_is_told_once_and_its_id_is_taken_then(runs):
     assert (await runs.known("one")).told == "f"
 
 
-async def test_an_end_that_is_told_again_has_the_time_of_the_first_one(runs):
+async def test_an_end_that_is_told_again_has_the_time_of_the_first_one(runs, monkeypatch):
     heard = []
     subject = subjects.event(runs.tenant, "one", "run.finished")
     await runs.bus.subscribe(subject, lambda _subject, body, _reply: heard.append(orjson.loads(body)))
     await runs.admit("one", in_line=False)
     result = RunResult(run_id="one", agent="a", status="finished", finish_reason="stop")
     await runs.driver.event(runs.tenant, "one", Ended(result))
-    await asyncio.sleep(0.01)
+    monkeypatch.setattr("procession_services.processor_host.driver.now", lambda: now() + timedelta(hours=1))
     await runs.driver.again(runs.tenant, "one")
     await runs.bus.flush()
     stored = await runs.told("one", "run.finished")
@@ -327,7 +327,7 @@ def test_a_run_for_which_nobody_decided_in_time_has_no_more_time_than_others_to_
     """Who ends it may die just then."""
     waits = make_state(make_plan()).but(status="suspended", deadline_ms=5, timeout_ms=600_000)
     ending, _ = reduce(waits, DeadlinePassed(7))
-    _set_deadline(waits, ending)
+    _set_times(waits, ending)
     assert (ending.status, ending.deadline_ms) == ("running", 7 + 15_000)
 
 
@@ -337,7 +337,7 @@ def test_people_have_another_time_than_a_run_on_its_own_and_the_end_moves_no_dea
     deadlines = []
     for before, after in (("running", "suspended"), ("suspended", "running"), ("running", "done")):
         state = going.but(status=after)
-        _set_deadline(going.but(status=before), state)
+        _set_times(going.but(status=before), state)
         deadlines.append(state.deadline_ms)
     assert now_ms + 1_000_000 <= deadlines[0]
     assert now_ms + 1_000 <= deadlines[1] < now_ms + 1_000_000

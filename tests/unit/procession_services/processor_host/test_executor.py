@@ -413,7 +413,7 @@ async def test_whoever_else_wants_to_know_is_told_of_a_cancelled_run(replica):
 
 
 async def test_what_never_ends_is_left_a_while_after_the_run_was_cancelled(replica, monkeypatch):
-    monkeypatch.setattr(executor, "_LEAVE_SECONDS", 0)
+    monkeypatch.setattr(executor, "LEAVE_SECONDS", 0)
 
     async def doing(_job):
         replica.doing = nothing

@@ -997,7 +997,7 @@ async def test_a_call_that_does_not_end_is_cancelled_some_time_after_its_run(
     monkeypatch: pytest.MonkeyPatch, by_delivery: bool
 ) -> None:
     """Else it went on, and was remembered, until its process ended."""
-    monkeypatch.setattr(execution, "_LEAVE_SECONDS", 0.01)
+    monkeypatch.setattr(execution, "LEAVE_SECONDS", 0.01)
     begun, left = asyncio.Event(), asyncio.Event()
 
     @tool
