@@ -2,8 +2,8 @@
 
 Brings everything up from a copy of this checkout and a fresh `procession init`, sends runs of two tenants all the time,
 and meanwhile scales, kills, restarts and upgrades. Every run must end as if nothing had happened, with one terminal
-event. Then it backs up, destroys and restores as docs/operations.md says, and goes on with TLS and metrics, and with
-three NATS servers. The last line has the figures.
+event. Then it backs up, destroys and restores as docs/operations.md says, and goes on with TLS and metrics, with all
+services in one container, and with three NATS servers. The last line has the figures.
 """
 
 import asyncio
@@ -37,6 +37,8 @@ async def scenario(stack: Stack, figures: Figures) -> None:
         await backed_up_and_restored(stack, figures)
     with figures.phase("with TLS and metrics"):
         await encrypted_and_observed(stack, figures)
+    with figures.phase("all services in one container, killed"):
+        await together(stack, figures)
     with figures.phase("three NATS servers, one killed"):
         await clustered(stack, figures)
 
@@ -58,9 +60,22 @@ async def encrypted_and_observed(stack: Stack, figures: Figures) -> None:
     stack.scheme = "nats"
 
 
+async def together(stack: Stack, figures: Figures) -> None:
+    """The container of all services, from empty volumes; it dies once under load."""
+    await stack.down()
+    stack.environment |= {"COMPOSE_FILE": "compose.yaml", "PROCESSION_VERSION": stack.version}
+    await stack.compose("build", "--quiet", "together")
+    await stack.up("together", "demo-model")
+    async with load(stack, figures) as runs:
+        await asyncio.sleep(5)
+        await stack.compose("kill", "together")
+        await stack.up("--no-recreate", "together")
+    await answered_once(stack, runs, figures)
+
+
 async def clustered(stack: Stack, figures: Figures) -> None:
     """The override for three NATS servers, from empty volumes; each dies once under load."""
-    await stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
+    await stack.down()
     stack.environment |= {
         "COMPOSE_FILE": "compose.yaml:compose.cluster.yaml",
         "PROCESSION_VERSION": stack.version,

@@ -99,9 +99,13 @@ class Stack:
         """Starts what is missing and waits until all of it is ready."""
         await self.compose("up", "-d", "--wait", "--wait-timeout", str(_READY_SECONDS), *words, **environment)
 
+    async def down(self) -> None:
+        """Removes the containers, of every profile, and what they stored."""
+        await self.compose("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "5")
+
     async def remove(self) -> None:
         """Leaves nothing behind but what makes the next build fast."""
-        await self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
+        await self.down()
         filter_ = f"reference=procession-*:{self.version}*"
         told = await self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", filter_)
         if images := told.split():

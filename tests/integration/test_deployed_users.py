@@ -30,6 +30,7 @@ from procession_services.processor_host.service import hosted
 from procession_services.runtime.access import Access
 from procession_services.supervisor import SERVICES
 from tests.support.guarded import guarded_servers
+from tests.support.system import service_process
 from tests.support.waiting import until
 
 pytestmark = [
@@ -37,6 +38,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="session"),
 ]
+MEMORY = {"semanticRecall": True, "workingMemory": True}
+KEEPER = Agent.model_validate({"name": "keeper", "model": "openai/demo", "memory": MEMORY})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -86,15 +89,41 @@ async def test_every_service_can_do_its_work_under_its_own_user(system, violatio
 
 
 async def test_memory_threads_and_working_memory_work_too(system, violations):
-    memory = {"semanticRecall": True, "workingMemory": True}
-    agent = Agent.model_validate({"name": "keeper", "model": "openai/demo", "memory": memory})
     async with system.client("acme") as procession:
         result = await procession.generate(
-            "Remember me", agent=agent, memory={"thread": "t", "resource": "r"}
+            "Remember me", agent=KEEPER, memory={"thread": "t", "resource": "r"}
         )
         assert result.status == "finished", result.error
         assert (await procession.memory.messages("t", "r"))["total"] == 2
     assert violations() == []
+
+
+async def test_one_process_has_the_users_of_all_its_services(tmp_path):
+    """As the container `together` of compose.yaml: each connection has the rights of its service, and no others."""
+    async with AsyncExitStack() as stack:
+        guarded = await stack.enter_async_context(guarded_servers(tmp_path))
+        models = await stack.enter_async_context(await serve())
+        secrets = guarded.deployment.directory
+        settings = {
+            "nats_url": guarded.nats_url, "nats_user": "{service}",
+            "redis_url": guarded.redis_url, "redis_user": "{service}",
+            "nats_password_file": secrets / "nats" / "{service}",
+            "redis_password_file": secrets / "redis" / "{service}",
+            "plugins": "procession_services.demo.processors", "agents": demo_agents.__file__,
+            "chroma_path": tmp_path / "chroma", "api_base": f"http://127.0.0.1:{models.port}/v1",
+        }  # fmt: skip
+        process = service_process(SERVICES, tmp_path / "log", **settings)
+        stack.push_async_callback(process.stop)
+        await (await process.start()).ready()
+        async with guarded.client("acme") as procession:
+            result = await procession.generate("What is the weather in Paris?", agent="demo")
+            assert (result.status, bool(result.tool_calls)) == ("finished", True), result.error
+            thread = {"thread": "t", "resource": "r"}
+            result = await procession.generate("Remember me", agent=KEEPER, memory=thread)
+            assert result.status == "finished", result.error
+            assert (await procession.memory.messages("t", "r"))["total"] == 2
+        assert await process.terminate() == 0
+        assert "ermission" not in process.logged()
 
 
 async def test_a_client_comes_back_to_its_run(system, violations):

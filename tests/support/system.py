@@ -38,6 +38,7 @@ __all__ = [
     "deltas",
     "kept",
     "running_system",
+    "service_process",
     "text_of",
 ]
 
@@ -152,6 +153,15 @@ class ServiceProcess:
             await self._process.wait()
 
 
+def service_process(services: tuple[str, ...], log: Path, **settings: Any) -> ServiceProcess:
+    """A process with one service or several, not started yet."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PROCESSION_")}
+    paths = os.pathsep.join(str(ROOT / each) for each in ("", "schemas", "services"))
+    environment |= {"PYTHONPATH": paths, "OPENAI_API_KEY": "unused"}
+    environment |= {f"PROCESSION_{name.upper()}": str(value) for name, value in settings.items()}
+    return ServiceProcess(services, environment, log)
+
+
 class System:
     """Servers, a model, and whatever of the services a test starts."""
 
@@ -185,20 +195,10 @@ class System:
 
     def process(self, *services: str, **environment: Any) -> ServiceProcess:
         """A process with one service or several, not started yet; `environment` are settings."""
-        own = {f"PROCESSION_{name.upper()}": str(value) for name, value in environment.items()}
-        base = {name: value for name, value in os.environ.items() if not name.startswith("PROCESSION_")}
-        everything = {
-            **base,
-            "PROCESSION_NATS_URL": self.servers.nats_url,
-            "PROCESSION_REDIS_URL": self.servers.redis_url,
-            "PROCESSION_PLUGINS": ",".join(PLUGINS),
-            "PROCESSION_API_BASE": self.api_base,
-            "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("", "schemas", "services")),
-            "OPENAI_API_KEY": "unused",
-            **own,
-        }
+        servers = {"nats_url": self.servers.nats_url, "redis_url": self.servers.redis_url}
+        own = {"plugins": ",".join(PLUGINS), "api_base": self.api_base}
         log = self._logs / f"{'+'.join(services)}-{next(_numbers)}.log"
-        return ServiceProcess(services, everything, log)
+        return service_process(services, log, **{**servers, **own, **environment})
 
     def gate(self) -> Gate:
         """A new gate."""

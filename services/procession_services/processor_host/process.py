@@ -105,7 +105,7 @@ class _Process:
             await ended(*tasks)
 
     async def _host(self, service: str, start: Start) -> None:
-        async with hosted(service, self._settings, start, self._nearby, self._handover) as host:
+        async with hosted(service, self._own(service), start, self._nearby, self._handover) as host:
             self.hosts.append(host)
             if len(self.hosts) == len(self._services):
                 self.live.set()
@@ -117,6 +117,12 @@ class _Process:
             if not self.stopping.is_set():
                 why = host.bus.client.last_error
                 raise NotReachableError(f"NATS has closed the connection of {service} for good: {why}")
+
+    def _own(self, service: str) -> Settings:
+        """The settings of one of them: the others wait for the streams that the orchestrator beside them creates."""
+        if service == "orchestrator" or "orchestrator" not in self._services:
+            return self._settings
+        return self._settings.model_copy(update={"create_streams": False})
 
     async def _tell(self) -> None:
         """Says that all are ready, on stdout once and with the health file for as long as they are."""

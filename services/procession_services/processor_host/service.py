@@ -367,7 +367,7 @@ async def hosted(
 async def _hosted(
     service: str, settings: Settings, start: Start, nearby: Nearby | None, handover: Handover | None
 ) -> Any:
-    access = Access.of(settings)
+    access = Access.of(settings, service)
     connecting = Bus.connect(
         settings.nats_url,
         f"procession-{service}-{settings.replica}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from procession_services.runtime.settings import Settings, SettingsError
+from procession_services.runtime.settings import SERVICE_NAME, Settings, SettingsError
 
 __all__ = ["Access"]
 
@@ -27,8 +27,8 @@ class Access:
     authority: Path | None = None
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Reads the password files that the settings name.
+    def of(cls, settings: Settings, service: str = SERVICE_NAME) -> Self:
+        """Reads the password files that the settings name; `{service}` in users and files is the service's name.
 
         Raises:
             SettingsError: One cannot be read or is nobody's, or the authority's certificate is none.
@@ -38,10 +38,10 @@ class Access:
                 "PROCESSION_NATS_PASSWORD_FILE: say in PROCESSION_NATS_USER whose password it is"
             )
         access = cls(
-            settings.nats_user,
-            _secret("PROCESSION_NATS_PASSWORD_FILE", settings.nats_password_file),
-            settings.redis_user,
-            _secret("PROCESSION_REDIS_PASSWORD_FILE", settings.redis_password_file),
+            settings.nats_user and settings.nats_user.replace(SERVICE_NAME, service),
+            _secret("PROCESSION_NATS_PASSWORD_FILE", settings.nats_password_file, service),
+            settings.redis_user and settings.redis_user.replace(SERVICE_NAME, service),
+            _secret("PROCESSION_REDIS_PASSWORD_FILE", settings.redis_password_file, service),
             settings.tls_ca,
         )
         try:
@@ -77,9 +77,10 @@ class Access:
         return options
 
 
-def _secret(name: str, file: Path | None) -> str | None:
-    if file is None:
+def _secret(name: str, named: Path | None, service: str) -> str | None:
+    if named is None:
         return None
+    file = Path(str(named).replace(SERVICE_NAME, service))
     try:
         return file.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:

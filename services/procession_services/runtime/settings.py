@@ -27,6 +27,8 @@ _MANY: Final = 1_000_000
 """No count is larger: NATS and Redis take it."""
 _LARGEST: Final = 64 * 1_048_576
 """Bytes of the longest message that NATS can be set to take."""
+SERVICE_NAME: Final = "{service}"
+"""In users and password files: the name of the service, for processes that run several."""
 _COPIES: Final = (1, 3, 5)
 _DATABASE: Final = re.compile(r"/?\d*")
 """What Redis' client reads behind the address; of anything else it says nothing, and takes database 0."""
@@ -49,7 +51,11 @@ class Settings(BaseSettings):
     redis_url: str = Field(
         default="redis://127.0.0.1:6379/0", description="Redis with append-only persistence."
     )
-    nats_user: str | None = Field(default=None, description="User of NATS; answers come to `_INBOX.<user>`.")
+    nats_user: str | None = Field(
+        default=None,
+        description=f"User of NATS; answers come to `_INBOX.<user>`. `{SERVICE_NAME}`, here and in the three below, is "
+        "the name of the service: one process of several services has the user of each.",
+    )
     nats_password_file: Path | None = Field(default=None, description="File with the password of that user.")
     redis_user: str | None = Field(default=None, description="User of Redis.")
     redis_password_file: Path | None = Field(

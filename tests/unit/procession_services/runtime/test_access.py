@@ -29,6 +29,18 @@ def test_passwords_come_from_files_and_answers_go_to_the_user_alone(access):
     assert access.redis("redis://x") == {"username": "tools", "password": "redis-password"}
 
 
+def test_a_process_of_several_services_has_the_user_of_each(tmp_path):
+    for name in ("nats-tools", "redis-tools"):
+        (tmp_path / name).write_text(f"of-{name}\n")
+    settings = Settings(
+        nats_user="{service}", nats_password_file=tmp_path / "nats-{service}",
+        redis_user="{service}", redis_password_file=tmp_path / "redis-{service}",
+    )  # fmt: skip
+    access = Access.of(settings, "tools")
+    assert access.nats("nats://x")["user"] == access.redis("redis://x")["username"] == "tools"
+    assert (access.nats_password, access.redis_password) == ("of-nats-tools", "of-redis-tools")
+
+
 def test_a_password_of_redis_without_a_user_is_the_default_ones(tmp_path):
     (tmp_path / "redis").write_text("of-requirepass\n")
     access = Access.of(Settings(redis_password_file=tmp_path / "redis"))
