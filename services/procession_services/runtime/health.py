@@ -35,7 +35,11 @@ def is_ready(file: Path) -> bool:
 
 @contextlib.asynccontextmanager
 async def keep_ready(file: Path | None, works: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
-    """Touches the file for the length of the block, while `works` says yes in time; then removes it."""
+    """Touches the file for the length of the block, while `works` says yes in time; then removes it.
+
+    Raises:
+        OSError: It cannot be written; the message names the setting.
+    """
     if file is None:
         yield
         return
@@ -52,7 +56,10 @@ async def keep_ready(file: Path | None, works: Callable[[], Awaitable[bool]]) ->
             await asyncio.sleep(_TOUCH_SECONDS)
 
     touch = file.touch  # a file in memory: it blocks for less than a thread would take
-    touch()
+    try:
+        touch()
+    except OSError as error:
+        raise OSError(f"PROCESSION_HEALTH_FILE: cannot write {file}: {error.strerror}") from error
     try:
         async with meanwhile(watch()):
             yield

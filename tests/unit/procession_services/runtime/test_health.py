@@ -48,6 +48,12 @@ async def test_it_is_ready_again_when_it_works_again(tmp_path, monkeypatch):
                 await asyncio.sleep(0.005)
 
 
+async def test_a_file_that_cannot_be_written_is_told_with_its_setting(tmp_path):
+    with pytest.raises(OSError, match=r"PROCESSION_HEALTH_FILE: cannot write .*/gone/ready: No such file"):
+        async with keep_ready(tmp_path / "gone" / "ready", well):
+            pass
+
+
 async def test_without_a_file_nothing_is_asked():
     async with keep_ready(None, pytest.fail):
         pass
