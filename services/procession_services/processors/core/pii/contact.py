@@ -18,10 +18,12 @@ _HEX = "[0-9A-Fa-f]"
 
 # --- email -----------------------------------------------------------------------------------
 
-_LOCAL = "[0-9A-Za-z._%+\\-\u00c0-\u024f]"
-_DOMAIN = "[0-9A-Za-z.\\-\u00c0-\u024f]"
+_LETTERS = "A-Za-z\u00c0-\u024f\u0300-\u036f\u0370-\u0377\u037b-\u037d\u0386\u0388-\u052f"
+"""Latin, Greek and Cyrillic. Not scripts without spaces, where a word before the address would be part of it."""
+_LOCAL = f"[0-9{_LETTERS}._%+\\-]"
+_DOMAIN = f"[0-9{_LETTERS}.\\-]"
 _LOCAL_END = re.compile(f"{_LOCAL}{{1,64}}\\Z")
-_MAILED = re.compile(f"@({_DOMAIN}{{1,189}}\\.([A-Za-z\u00c0-\u024f]{{2,63}}))")
+_MAILED = re.compile(f"@({_DOMAIN}{{1,189}}\\.([{_LETTERS}]{{2,63}}))")
 _MAIL_TAIL = re.compile(f"@{_DOMAIN}{{0,253}}\\Z")
 _NO_DOMAIN: Final = frozenset(
     {

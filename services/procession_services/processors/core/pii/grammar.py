@@ -8,6 +8,18 @@ matching takes time linear in the text, and what is held back has a limit.
 import re
 from dataclasses import dataclass
 from functools import reduce
+from typing import Final
+
+SPACES: Final = " \u00a0\u2007\u2009\u202f"
+"""Spaces that stand between the groups of a number, also those that do not break."""
+DASHES: Final = "-\u2010\u2011\u2012\u2013\u2212"
+"""What people and their editors write for a hyphen; the hyphen comes first, as a class of `re` wants it."""
+_PLAIN: Final = str.maketrans(SPACES + DASHES, " " * len(SPACES) + "-" * len(DASHES))
+
+
+def plain(value: str) -> str:
+    """The text of the same length with ordinary spaces and hyphens."""
+    return value.translate(_PLAIN)
 
 
 @dataclass(frozen=True, slots=True)

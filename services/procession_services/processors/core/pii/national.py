@@ -47,10 +47,10 @@ from stdnum.za import idnr as south_african
 
 from procession_services.processors.core.pii.contact import WORD
 from procession_services.processors.core.pii.family import Cues, Finder, Rule, ShapeFinder
-from procession_services.processors.core.pii.grammar import Shape, chars, maybe, seq
+from procession_services.processors.core.pii.grammar import DASHES, SPACES, Shape, chars, maybe, plain, seq
 
 _LITERALS: Final = {"0": "[0-9]", "A": "[A-Za-z]", "*": "[0-9A-Za-z]"}
-_BETWEEN: Final = {"-": "[- ]", "=": "[-]"}
+_BETWEEN: Final = {"-": f"[{DASHES}{SPACES}]", "=": f"[{DASHES}]"}
 
 
 def form(written: str) -> Shape:
@@ -202,7 +202,7 @@ def _check(place: int, text: str, start: int, end: int) -> tuple[int, int] | Non
     kind = KINDS[place]
     if kind.words and str(place) not in _CUES.near(text, start):
         return None
-    return (start, end) if kind.valid(text[start:end]) else None
+    return (start, end) if kind.valid(plain(text[start:end])) else None
 
 
 def _rules(*, letters: bool) -> list[Rule]:

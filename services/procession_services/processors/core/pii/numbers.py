@@ -6,10 +6,20 @@ from typing import Final
 from stdnum import iban, luhn
 
 from procession_services.processors.core.pii.family import Cues, Finder, Rule, ShapeFinder
-from procession_services.processors.core.pii.grammar import Shape, chars, maybe, repeat, seq
+from procession_services.processors.core.pii.grammar import (
+    DASHES,
+    SPACES,
+    Shape,
+    chars,
+    maybe,
+    plain,
+    repeat,
+    seq,
+)
 
 _DIGIT = "[0-9]"
-_SEPARATOR = maybe(chars("[-\\s]"))
+_SEPARATOR = maybe(chars(f"[{DASHES}\\s.]"))
+_GAP = maybe(chars(f"[{DASHES}{SPACES}]"))
 _TOUCHING = "[0-9A-Za-z]"
 """What must not stand next to a number; not `_`, with which Markdown emphasises."""
 _BOUND = chars(_TOUCHING)
@@ -52,7 +62,7 @@ _CARDS = [_groups(4, 4, 4, 4), _groups(4, 6, 5), _groups(4, 6, 4), chars(_DIGIT,
 
 # --- US social security ----------------------------------------------------------------------
 
-_SSN = seq(chars(_DIGIT, 3), maybe(chars("[- ]")), chars(_DIGIT, 2), maybe(chars("[- ]")), chars(_DIGIT, 4))
+_SSN = seq(chars(_DIGIT, 3), _GAP, chars(_DIGIT, 2), _GAP, chars(_DIGIT, 4))
 _SSN_WORDS = Cues(
     {"ssn": ("ssn", "social security(?: number)?", "social sec", "my social", "tax ?payer id", "itin")}
 )
@@ -65,7 +75,7 @@ def _ssn(text: str, start: int, end: int) -> tuple[int, int] | None:
     if number[:3] in ("000", "666") or number[3:5] == "00" or number[5:] == "0000":
         return None
     told = _SSN_WORDS.near(text, start)
-    if not told and (number[0] == "9" or not _DASHED.fullmatch(text, start, end)):
+    if not told and (number[0] == "9" or not _DASHED.fullmatch(plain(text[start:end]))):
         return None
     return start, end
 
@@ -73,22 +83,23 @@ def _ssn(text: str, start: int, end: int) -> tuple[int, int] | None:
 # --- IBAN ------------------------------------------------------------------------------------
 
 _ALNUM = "[0-9A-Za-z]"
-_GROUP = seq(maybe(chars("[ -]")), chars(_ALNUM, 4))
+_GROUP = seq(_GAP, chars(_ALNUM, 4))
 _IBAN = seq(
     chars("[A-Za-z]", 2),
     chars(_DIGIT, 2),
     repeat(_GROUP, 2, 7),
-    maybe(seq(maybe(chars("[ -]")), chars(_ALNUM, 1, 3))),
+    maybe(seq(_GAP, chars(_ALNUM, 1, 3))),
 )
 _SHORTEST_IBAN: Final = 15
 
 
 def _iban(text: str, start: int, end: int) -> tuple[int, int] | None:
     """The longest prefix, by groups, of the right length for its country and with the right remainder of 97."""
-    while end - start >= _SHORTEST_IBAN:
-        if iban.is_valid(text[start:end], check_country=False):
-            return start, end
-        end = max(text.rfind(" ", start, end), text.rfind("-", start, end))
+    value = plain(text[start:end])
+    while len(value) >= _SHORTEST_IBAN:
+        if iban.is_valid(value, check_country=False):
+            return start, start + len(value)
+        value = value[: max(value.rfind(" "), value.rfind("-"), 0)]
     return None
 
 

@@ -12,7 +12,17 @@ from typing import Final
 from phonenumbers import COUNTRY_CODE_TO_REGION_CODE, PhoneMetadata
 
 from procession_services.processors.core.pii.family import Check, Cues, Finder, Rule, ShapeFinder, before
-from procession_services.processors.core.pii.grammar import chars, either, maybe, repeat, seq, text
+from procession_services.processors.core.pii.grammar import (
+    DASHES,
+    SPACES,
+    chars,
+    either,
+    maybe,
+    plain,
+    repeat,
+    seq,
+    text,
+)
 
 REGIONS: Final = (
     "US",
@@ -36,7 +46,7 @@ REGIONS: Final = (
 """Countries whose national numbers are looked for where the options name none."""
 
 _DIGIT = "[0-9]"
-_SEPARATOR = "[-. ()/\u00a0\u2011]"
+_SEPARATOR = f"[{DASHES}{SPACES}.()/]"
 _EXTENSION = seq(
     either(seq(maybe(text(" ")), text("x", fold=True)), seq(text(" ext", fold=True), maybe(text(".")))),
     maybe(text(" ")),
@@ -64,7 +74,8 @@ _OTHERWISE: Final = (
     "part", "sku", "policy", "account", "booking", "confirmation", "bestellung", "bestellnummer",
     "rechnung", "rechnungsnummer", "auftrag", "commande", "facture", "pedido", "factura", "ordine",
     "fattura", "zamówienie", "bestelling", "article", "artikel", "model", "id", "batch", "lot", "doi",
-    "version", "patent", "parcel", "box",
+    "version", "patent", "parcel", "box", "(?:kunden|artikel|auftrags|vertrags|klant)nummer",
+    "customer (?:number|no|id)",
 )  # fmt: skip
 """Words for another number."""
 _NUMBER: Final = (
@@ -79,10 +90,10 @@ _NUMBER: Final = (
 _CUES = Cues({"phone": _TOLD, "number": _NUMBER, "other": _OTHERWISE})
 _TOLD_EAST = re.compile("电话|電話|拨打|手机|携帯|전화|फ़ोन|फोन")
 _NORTH = re.compile(
-    r"(?:\+?[0-9]{1,3}[-. ])?(?:\([0-9]{3}\)[-. ]?|[0-9]{3}[-. ])[0-9]{3}[-. ]?[0-9]{4}(?![0-9])"
+    r"(?![0-9]{3}\.[0-9]{7})(?:\+?[0-9]{1,3}[-. ])?(?:\([0-9]{3}\)[-. ]?|[0-9]{3}[-. ])[0-9]{3}[-. ]?[0-9]{4}(?![0-9])"
     r"(?: ?(?:x|ext\.?) ?[0-9]{1,6})?"
 )
-"""Numbers of North America as the reference finds them, but with something between the groups."""
+"""Numbers of North America as the reference finds them, but with something between the groups, and no fractions."""
 _PAIRS = re.compile(r"0[1-9]([ .-])[0-9]{2}(?:\1[0-9]{2}){3}(?!\1?[0-9])")
 _TRUNK = re.compile(r"\(?0[1-9][0-9]{1,4}\)?[ /-]{1,3}[0-9][0-9 /-]{4,}")
 _DATE = re.compile(
@@ -126,11 +137,13 @@ def _of_regions(regions: tuple[str, ...]) -> "re.Pattern[str]":
 
 
 def _international(value: str) -> bool:
-    """Whether a number with its country code exists."""
-    number = _NOT_DIGIT.sub("", _TRUNK_ZERO.sub("", _EXTRA.sub("", value)))
+    """Whether a number with its country code exists; a `(0)` is dialled in some countries, as in Italy."""
+    told = _EXTRA.sub("", value)
+    numbers = {_NOT_DIGIT.sub("", each) for each in (_TRUNK_ZERO.sub("", told), told)}
     return any(
         int(number[:width]) in COUNTRY_CODE_TO_REGION_CODE
         and _of_code(int(number[:width])).fullmatch(number, width) is not None
+        for number in numbers
         for width in (1, 2, 3)
     )
 
@@ -157,15 +170,16 @@ def _number(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[
     near = _CUES.near(text, start)
     told = "phone" in near or near == {"number"} or _TOLD_EAST.search(before(text, start, 12)) is not None
     other = "other" in near and not told
-    if north := _NORTH.match(text, start, end):
-        return None if other else north.span()
+    written = plain(text[start:end])
+    if north := _NORTH.match(written):
+        return None if other else (start, start + north.end())
     if text[start] == "+" or text.startswith("00", start):
         first = start + (1 if text[start] == "+" else 2)
         stops = (stop for stop in _prefixes(text, start, end) if _international(text[first:stop]))
-    elif told or not (other or _DATE.match(text, start)):
-        if not told and (_NUMBER_BEFORE.search(before(text, start, 2)) is not None):
+    elif told or not (other or _DATE.match(written)):
+        if not told and _NUMBER_BEFORE.search(plain(before(text, start, 2))):
             return None
-        if not told and not (_PAIRS.match(text, start, end) or _TRUNK.match(text, start, end)):
+        if not told and not (_PAIRS.match(written) or _TRUNK.match(written)):
             return None
         known = _of_regions(regions)
         stops = (
