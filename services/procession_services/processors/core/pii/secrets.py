@@ -95,6 +95,19 @@ _BEARER = seq(
 )
 
 
+_BASIC = seq(text("basic", fold=True), chars("[ \\t]", 1, 3), chars("[0-9A-Za-z+/=]", 8, 500))
+
+
+def _basic(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Base64 of a user, a colon and a password (RFC 7617)."""
+    value = text[start + len("basic") : end].lstrip()
+    try:
+        told = base64.b64decode(value, validate=True).decode()
+    except ValueError:
+        return None
+    return (end - len(value), end) if ":" in told and told.isprintable() else None
+
+
 def _bearer(text: str, start: int, end: int) -> tuple[int, int] | None:
     value = re.search(r"\S+\Z", text[start:end])
     return (end - len(value.group()), end) if value and _random(value.group()) else None
@@ -165,7 +178,7 @@ _SECRET_NAME = _named(
 _PASSWORD_NAME = _named(
     "password", "passwd", "passphrase", "passcode", "pwd", "pass", "passwort", "kennwort", "mot_de_passe",
     "contraseña", "clave", "senha", "palavra_passe", "parola", "wachtwoord", "hasło", "lösenord", "пароль", "密码",
-    "密碼", "パスワード", "비밀번호",
+    "密碼", "パスワード", "비밀번호", "heslo", "jelszó", "passord", "adgangskode", "salasana", "şifre", "lozinka",
     alone=True,
 )  # fmt: skip
 _REFERENCE_NAME = re.compile("(?i)\\s{0,4}[\"'`]?(?:yek|terces)[_-]?ipa")
@@ -174,7 +187,7 @@ _VALUE = seq(chars("\\s", 0, 4), chars("[\"'`]", 0, 1), chars("[^\\s\"'`<>,;]", 
 _VALUE_FULL = re.compile("[ \\t\\n\\r]{0,4}([\"'`]?)([^\\s\"'`<>,;]{1,500})([\"'`]?)")
 _NO_VALUE = re.compile(
     r"(?i)\*+|x{3,}|\.{3}|\[?redacted\]?|null|none|undefined|true|false|required|optional|string|str|secret|password"
-    r"|changeme|hidden|(?:\$|%|\{|\[|process\.|os\.|env\.|self\.|your|my[_-]|<).*"
+    r"|changeme|hidden|https?:.*|(?:\$|%|\{|\[|process\.|os\.|env\.|self\.|your|my[_-]|<).*"
 )
 _CODE = re.compile(r"[\w.]*[({\[].*|.*\(\)?|&.*")
 _PLAIN = re.compile("[0-9A-Za-z_-]{20,500}")
@@ -307,7 +320,12 @@ FINDERS: Final[tuple[Finder, ...]] = (
         tight=True,
     ),
     ShapeFinder("[0-9]", [Rule("api-key", _TELEGRAM, _drawn, _BOUND)], apart=WORD, cue=":AA", tight=True),
-    ShapeFinder("[Bb]", [Rule("api-key", _BEARER, _bearer)], apart=WORD, guard="[Ee][Aa]"),
+    ShapeFinder(
+        "[Bb]",
+        [Rule("api-key", _BEARER, _bearer), Rule("password", _BASIC, _basic, _BOUND)],
+        apart=WORD,
+        guard="(?i:ea|as)",
+    ),
     ShapeFinder("h", [Rule("api-key", _SLACK_HOOK)], cue="hooks.slack.com", tight=True),
     ShapeFinder("-", [Rule("private-key", _PEM, _pem)], apart="-", cue="PRIVATE KEY"),
     AssignedFinder(),
