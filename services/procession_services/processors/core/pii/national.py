@@ -79,6 +79,11 @@ def _aadhaar(value: str) -> bool:
     return number[0] not in "01" and number != number[::-1] and bool(verhoeff.is_valid(number))
 
 
+def _pan(value: str) -> bool:
+    """The Indian tax number of a person; companies have some, too."""
+    return bool(pan.is_valid(value)) and value[3].upper() == "P"
+
+
 _NINO = re.compile(r"(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z][0-9]{6}[A-D]")
 
 
@@ -128,7 +133,7 @@ KINDS: Final = (
     NationalId(("000000000", "0000.00.000"), bsn.is_valid, ("bsn", "burgerservicenummer", "sofinummer")),
     NationalId(("0000 0000 0000", "0000-0000-0000"), _aadhaar),
     NationalId(("000000000000",), _aadhaar, ("aadhaar", "aadhar", "uidai", "आधार")),
-    NationalId(("AAAAA0000A",), pan.is_valid),
+    NationalId(("AAAAA0000A",), _pan),
     NationalId(
         ("000000-0000", "00000000-0000"),
         personnummer.is_valid,

@@ -90,10 +90,13 @@ _NUMBER: Final = (
 _CUES = Cues({"phone": _TOLD, "number": _NUMBER, "other": _OTHERWISE})
 _TOLD_EAST = re.compile("电话|電話|拨打|手机|携帯|전화|फ़ोन|फोन")
 _NORTH = re.compile(
-    r"(?![0-9]{3}\.[0-9]{7})(?:\+?[0-9]{1,3}[-. ])?(?:\([0-9]{3}\)[-. ]?|[0-9]{3}[-. ])[0-9]{3}[-. ]?[0-9]{4}(?![0-9])"
-    r"(?: ?(?:x|ext\.?) ?[0-9]{1,6})?"
+    r"(?![0-9]{3}\.[0-9]{7})(?:\+?[0-9]{1,3}[-. ])?(?:\([0-9]{3}\)[-. ]?|[0-9]{3}[-. ])"
+    r"[0-9]{3}[-. ]?[0-9]{4}(?![-.]?[0-9])(?: ?(?:x|ext\.?) ?[0-9]{1,6})?"
 )
-"""Numbers of North America as the reference finds them, but with something between the groups, and no fractions."""
+"""Numbers of North America as the reference finds them, but with something between the groups.
+
+Neither fractions (`122.4194155`) nor the beginnings of longer numbers (`123-4567890-1234567`).
+"""
 _PAIRS = re.compile(r"0[1-9]([ .-])[0-9]{2}(?:\1[0-9]{2}){3}(?!\1?[0-9])")
 _TRUNK = re.compile(r"\(?0[1-9][0-9]{1,4}\)?[ /-]{1,3}[0-9][0-9 /-]{4,}")
 _DATE = re.compile(

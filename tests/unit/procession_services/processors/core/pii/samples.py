@@ -85,6 +85,7 @@ NEARLY = (
     "00000000-0000-0000-0000-000000000000 192.0.2.1 127.0.0.1 300.1.1.1 XX12SHORT 123-45-67890",
     "password: string, api_key: your_key_here, sk_live_short, sk-this-is-just-a-css-class-name",
     "Basic understanding, basic auth: Basic dW5kZXJzdGFuZA==, a new password: http:, ok",
+    "We sent 123-4567890-1234567 yesterday, made by ABCCE1234F",
     "lon -122.4194155, Kundennummer 030 1234567, Artikelnummer 0123 456 789, klantnummer 030 1234567",
     "the file begins with -----BEGIN PRIVATE KEY----- and no more",
     "a@b@c.com 1-1-1-1-1-1-1-1-1-1 httphttp:// @@@@ ==== :::: ----- eyJ.eyJ. 😀😀 \ud800 ",
