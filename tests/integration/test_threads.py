@@ -1,6 +1,9 @@
 """What threads keep, over the whole system: eager saving, partial answers, retention, and embeddings."""
 
 import itertools
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -19,6 +22,55 @@ pytestmark = [
 
 _names = map("r{}".format, itertools.count())
 NOTED = {"chunks": ["noted"]}
+PAGE = Path(__file__).parents[2] / "docs" / "memory.md"
+OF_MASTRA = [
+    {
+        "id": "9541727c",
+        "content": {
+            "format": 2,
+            "parts": [
+                {"type": "text", "text": "weather in Ulm?", "createdAt": 1795844260275},
+                {"type": "file", "data": "data:image/png;base64,iVBORw0KGgo=", "mimeType": "image/png"},
+            ],
+            "content": "weather in Ulm?",
+        },
+        "role": "user",
+        "createdAt": "2026-11-28T05:37:40.275Z",
+        "threadId": "t",
+    },
+    {
+        "id": "68fb7380",
+        "content": {
+            "format": 2,
+            "parts": [
+                {
+                    "type": "reasoning",
+                    "reasoning": "hmm",
+                    "details": [{"type": "text", "text": "hmm"}],
+                    "createdAt": 1795844260381,
+                },
+                {
+                    "type": "tool-invocation",
+                    "toolInvocation": {
+                        "state": "result",
+                        "toolCallId": "c1",
+                        "toolName": "weather",
+                        "args": {"city": "Ulm"},
+                        "result": {"t": 5},
+                    },
+                },
+                {"type": "step-start", "createdAt": 1795844260412, "model": "openai/script:mm"},
+                {"type": "text", "text": "It is 5.", "createdAt": 1795844260445},
+            ],
+            "metadata": {"modelId": "script:mm", "provider": "openai"},
+            "content": "It is 5.",
+        },
+        "role": "assistant",
+        "createdAt": "2026-11-28T05:37:40.381Z",
+        "threadId": "t",
+    },
+]
+"""What `recall` of `@mastra/memory` 1.31.0 gives, as JSON."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -134,3 +186,16 @@ async def test_importing_a_thread_brings_its_embeddings_back(system, resource, e
         for page in pages:
             await memory.import_page(page)
     assert await embedded_messages() == ["noted", "one"]
+
+
+async def test_threads_of_mastra_come_as_they_are(system, resource):
+    [bring] = re.findall(r"^async def bring.*?(?=^```)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(bring, names)
+    thread = {"id": "t", "resourceId": resource, "title": "Ulm", "metadata": {"a": 1}}
+    messages = [{**each, "resourceId": resource} for each in OF_MASTRA]
+    memory = system.client.memory
+    await names["bring"](memory, {"thread": thread, "messages": messages})
+    assert (await memory.messages("t", resource))["messages"] == messages
+    told = await memory.thread("t", resource)
+    assert (told["title"], told["metadata"]) == ("Ulm", {"a": 1})
