@@ -58,7 +58,7 @@ _MEMORY_ONLY = "memory-only"
 class TokenLimiterOptions(Options):
     """Options of `token-limiter`."""
 
-    limit: int | float = Field(description="The budget in tokens.")
+    limit: int | float = Field(ge=0, description="The budget in tokens.")
     strategy: Literal["truncate", "abort"] = Field(
         default="truncate", description="Output: cut what is over the limit, or end the run."
     )
@@ -83,9 +83,7 @@ class TokenLimiterOptions(Options):
         if self.trim_mode == _MEMORY_ONLY:
             removed = self.removed_tokens
             if not (math.isfinite(self.limit) and math.isfinite(removed) and 0 <= removed <= self.limit):
-                raise ValueError(
-                    "memory-only needs a finite limit of 0 or more, and atMaxRemoveTokens from 0 to it"
-                )
+                raise ValueError("memory-only needs a finite limit, and atMaxRemoveTokens from 0 to it")
         return self
 
     @property

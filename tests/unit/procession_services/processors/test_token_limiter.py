@@ -254,11 +254,18 @@ async def test_memory_only_counts_with_the_subclass_and_has_no_other_hooks():
 
 
 @pytest.mark.parametrize(
-    "more", [{"limit": -1}, {"atMaxRemoveTokens": -1}, {"atMaxRemoveTokens": 51}, {"limit": float("inf")}]
+    "more", [{"atMaxRemoveTokens": -1}, {"atMaxRemoveTokens": 51}, {"limit": float("inf")}]
 )
 def test_memory_only_refuses_what_makes_no_sense(more):
     with pytest.raises(InvalidOptionsError, match="memory-only"):
         TokenLimiter.build({"limit": 50, "trimMode": "memory-only", **more})
+
+
+@pytest.mark.parametrize("trim", ["best-fit", "contiguous", "memory-only"])
+@pytest.mark.parametrize("limit", [-1, float("nan")])
+def test_a_limit_below_none_is_refused(limit, trim):
+    with pytest.raises(InvalidOptionsError, match="limit: Input should be greater than or equal to 0"):
+        TokenLimiter.build({"limit": limit, "trimMode": trim})
 
 
 def test_the_limit_is_needed():
