@@ -32,7 +32,8 @@ ERROR_CODES: Final[dict[str, str]] = {
     "BUDGET_EXCEEDED": "`tokensPerDay` or `costPerDay` of the tenant, likewise.",
     "OVERLOADED": "Too much waits, of all tenants, or at the gateway.",
     "STORE_UNAVAILABLE": "Redis is away, or does not allow a service its work; the same request may come again.",
-    "DEADLINE_EXCEEDED": "The run took longer than its timeout, or nobody decided about a tool call in time.",
+    "DEADLINE_EXCEEDED": "The run took longer than its timeout, or nobody decided about a tool call in time; "
+    "the message says which, and how long that is.",
     "MODEL_FAILED": "The provider failed, after all retries; `statusCode` and `isRetryable` say how.",
     "AGENT_STREAM_ERROR": "The same where an answer ended badly, without a word of why: error processors are told so, "
     "clients `MODEL_FAILED`.",

@@ -238,8 +238,10 @@ def _deadline(state: RunState, at_ms: int) -> tuple[RunState, list[Effect]]:
     if at_ms < state.deadline_ms:
         return state, [] if state.ending else outstanding(state)
     state.deadline_ms = at_ms + _ENDING_MS
-    told = "waited for its turn until its timeout" if state.queued else "did not end within its timeout"
-    error = Failure(code="DEADLINE_EXCEEDED", message=f"the run {told}")
+    told = "waited for its turn until" if state.queued else "did not end within"
+    limit = f"its timeout of {state.timeout_ms / 1000:g} s"
+    whose = "`timeout` of the request or of the agent, else PROCESSION_RUN_TIMEOUT"
+    error = Failure(code="DEADLINE_EXCEEDED", message=f"the run {told} {limit} ({whose})")
     if state.status == "suspended":
         within = f"within {state.suspended_ms // 1000} s (PROCESSION_SUSPENDED_TIMEOUT)"
         error.message = f"nobody decided about the tool calls for which the run waits {within}"

@@ -70,7 +70,7 @@ def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> Pr
     told = next(worded, chain[-1])  # a timer's own has no words
     root = {"name": type(told).__name__, "message": str(told)}
     if kind == "timeout":
-        return ProviderError("the provider did not answer in time", **facts, cause=root)
+        return ProviderError(_late(told, call), **facts, cause=root)
     if kind == "network":
         return ProviderError(_broken(told, begun=begun), retryable=True, **facts, cause=root)
     payload = _payload(chain)
@@ -89,6 +89,13 @@ def _provider_error(error: BaseException, call: ModelCall, *, begun: bool) -> Pr
         headers=_headers(chain),
         **facts,
     )
+
+
+def _late(told: BaseException, call: ModelCall) -> str:
+    limit = call.model_settings.get("timeout")
+    own = "" if limit is None else f"modelSettings.timeout is {json.dumps(limit)} (milliseconds)"
+    reason = str(told) or own
+    return "the provider did not answer in time" + (f": {reason}" if reason else "")
 
 
 def _broken(told: BaseException, *, begun: bool) -> str:

@@ -696,6 +696,8 @@ class TestDeadline:
         )
         run.to_end()
         assert (run.result.status, run.error.code) == ("failed", "DEADLINE_EXCEEDED")
+        assert "did not end within its timeout of 600 s" in run.error.message
+        assert "PROCESSION_RUN_TIMEOUT" in run.error.message
 
     def test_the_guards_of_the_result_that_do_not_end_are_named(self):
         """D-1."""
@@ -787,7 +789,7 @@ class TestTurns:
     def test_its_deadline_passes_while_it_waits(self):
         run = self.queued().tell(DeadlinePassed(1)).to_end()
         assert (run.error.code, run.models_called()) == ("DEADLINE_EXCEEDED", 0)
-        assert "the run waited for its turn until its timeout" in run.error.message
+        assert "the run waited for its turn until its timeout of 600 s" in run.error.message
         assert run.effects == [TellFinished(run.result), PassTurn()]
 
     def test_the_turn_is_passed_on_at_the_end_and_when_a_person_is_waited_for(self):

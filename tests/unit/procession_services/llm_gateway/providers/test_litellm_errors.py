@@ -87,6 +87,9 @@ def test_an_error_of_our_own_is_not_worth_a_retry() -> None:
 def test_of_a_timer_that_ran_out_the_one_is_told_that_says_for_what() -> None:
     error = meaning(wrapped(TimeoutError("no connection to provider.example:443 in time"), TimeoutError()))
     assert error.cause == {"name": "TimeoutError", "message": "no connection to provider.example:443 in time"}
+    assert (
+        error.message == "the provider did not answer in time: no connection to provider.example:443 in time"
+    )
 
 
 @pytest.mark.parametrize(

@@ -815,6 +815,7 @@ async def test_timeouts(provider: LiteLLMProvider, limits: Any, pieces: list[Any
         if server.requests:  # a machine that is busy may not have got so far
             await server.left.wait()
     assert (error.kind, error.retryable, error.name) == ("timeout", False, "TimeoutError")
+    assert f"modelSettings.timeout is {json.dumps(limits)} (milliseconds)" in error.message
 
 
 async def test_a_missing_key_is_no_server_error(
