@@ -1,7 +1,7 @@
 """Parts of messages: copying them, and reading those of other formats.
 
 The own format is core.md 7.2. Read as well: content parts of the AI SDK (prompt and UI form) and of OpenAI's
-chat completions. A part of an unknown type is kept untouched.
+chat completions and responses. A part of an unknown type is kept untouched.
 """
 
 import json
@@ -334,11 +334,15 @@ def _source_url(part: dict[str, Any], _where: str) -> dict[str, Any]:
 
 _READERS: Final[dict[str, Callable[[dict[str, Any], str], dict[str, Any]]]] = {
     "text": _text,
+    "input_text": _text,
+    "output_text": _text,
     "reasoning": _reasoning,
     "redacted-reasoning": _redacted,
     "image": _image,
     "image_url": _image_url,
+    "input_image": _image_url,
     "file": _file,
+    "input_file": _file,
     "input_audio": _audio,
     "tool-call": _tool_call,
     "tool-result": _tool_result,

@@ -229,6 +229,21 @@ class TestNormalise:
                     "filename": "a.pdf",
                 },
             ),
+            ({"type": "input_text", "text": "a"}, {"type": "text", "text": "a"}),
+            ({"type": "output_text", "text": "a", "annotations": []}, {"type": "text", "text": "a"}),
+            (
+                {"type": "input_image", "image_url": "https://x/a.png"},
+                {"type": "image", "image": "https://x/a.png"},
+            ),
+            (
+                {"type": "input_file", "file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"},
+                {
+                    "type": "file",
+                    "data": "data:application/pdf;base64,QUJD",
+                    "mimeType": "application/pdf",
+                    "filename": "a.pdf",
+                },
+            ),
             (
                 {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "mp3"}},
                 {"type": "file", "data": "QUJD", "mimeType": "audio/mpeg"},
@@ -485,7 +500,19 @@ odd: st.SearchStrategy[Any] = st.one_of(
 )
 types = st.sampled_from(
     [
-        *("text", "reasoning", "image", "image_url", "file", "input_audio", "source", "source-url", "error"),
+        *(
+            "text",
+            "reasoning",
+            "image",
+            "image_url",
+            "file",
+            "input_image",
+            "input_file",
+            "input_audio",
+            "source",
+            "source-url",
+            "error",
+        ),
         *("tool-call", "tool-result", "tool-invocation", "tool-x", "dynamic-tool", "step-start", "hologram"),
     ]
 )
