@@ -26,6 +26,11 @@ class RunRequest(AgentOptions):
     `run-<stream sequence>`, which the publish acknowledgement tells. So is one whose id, or whose JSON, cannot be
     read: its `run.finished` has that name.
 
+    A message is `{"role": "user", "content": ...}`. Its content is a text or a list of parts, as the AI SDK and OpenAI
+    write them: `{"type": "text", "text"}`, `{"type": "image", "image"}`, `{"type": "file", "data", "mediaType"}`;
+    images and data are a URL, a data URI or base64. Parts of a type that nobody knows are kept, but no model sees them.
+    Messages of a result can be sent again as they are ([message.json](../../schemas/json-schema/message.json)).
+
     Integers have 64 bits at the most, values nest 100 levels deep, and an array has 256 processors at the most.
     """
 

@@ -22,6 +22,8 @@ _FIELDS: Final = [field.alias or name for name, field in RunRequest.model_fields
 _OF_OTHERS: Final = {
     "messages": "it is `input` here",
     "prompt": "it is `input` here",
+    "thread": "this belongs in `memory`",
+    "resource": "this belongs in `memory`",
     "threadId": "this belongs in `memory`, as `thread`",
     "resourceId": "this belongs in `memory`, as `resource`",
 }
@@ -45,9 +47,14 @@ class RefusedError(Exception):
 
 def wrong_fields(error: ValidationError, body: Any = None) -> dict[str, str]:
     """What is wrong, by dotted path, as `placed` tells it; that of the value as a whole is empty."""
+    return _by_path((_dotted(place), plain(each)) for place, each in placed(error.errors(), body))
+
+
+def _by_path(problems: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """One message a path: what the branches of a union say are alternatives."""
     told: dict[str, list[str]] = {}
-    for place, each in placed(error.errors(), body):
-        told.setdefault(_dotted(place), []).append(plain(each))
+    for path, message in problems:
+        told.setdefault(path, []).append(message)
     return {path: " or ".join(dict.fromkeys(messages)) for path, messages in told.items()}
 
 
@@ -161,12 +168,14 @@ def misfit(error: ValidationError, prefix: str = "", body: Any = None) -> Failur
     found = error.errors()[:_LOOKED_AT]
     if found[0]["type"] == "json_invalid":
         return Failure(code="INVALID_JSON", message=f"the request is not JSON: {found[0]['msg']}")
-    problems = [
+    problems = _by_path(
         (f"{prefix}.{_dotted(place)}".strip("."), _message(place, each, error.title if at < _TOLD else ""))
         for at, (place, each) in enumerate(placed(found, body))
-    ]
+    )
     return Failure(
-        code="INVALID_REQUEST", message=in_words(problems, "request"), field=short(problems[0][0]) or None
+        code="INVALID_REQUEST",
+        message=in_words(problems.items(), "request"),
+        field=short(next(iter(problems))) or None,
     )
 
 

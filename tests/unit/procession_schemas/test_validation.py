@@ -68,6 +68,7 @@ def test_a_request_with_very_much_that_is_wrong_is_judged_in_linear_time() -> No
         ({"input": "Hi", "memory": {"thread": "t", "resource": "r", "seed": 1}}, "memory.seed: {}"),
         ({"input": "Hi", "temprature": 3}, "temprature: {}"),
         ({"input": "Hi", "max_step": 3}, "max_step: {}; did you mean 'maxSteps'?"),
+        ({"input": "Hi", "thread": "t"}, "thread: {}; this belongs in `memory`"),
         ({"input": "Hi", "MaxSteps": 3}, "MaxSteps: {}; did you mean 'maxSteps'?"),
         ({"input": "Hi", "maxSteps": 2, "max_steps": 3}, "max_steps: {}; `maxSteps` is given, too"),
         ({"input": "Hi", "thread_id": "t"}, "thread_id: {}; this belongs in `memory`, as `thread`"),
@@ -124,7 +125,8 @@ def test_places_are_those_that_the_sender_has_written() -> None:
 def test_each_branch_of_a_union_is_told_where_none_came_farther() -> None:
     body = {"input": 5}
     told = misfit(refused(body), body=body)
-    assert (told.field, told.message.count("input: ")) == ("input", 2)
+    assert told.field == "input"
+    assert told.message == "input: Input should be a valid string or Input should be a valid list"
 
 
 def test_a_misfit_can_be_raised() -> None:
