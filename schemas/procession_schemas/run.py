@@ -179,7 +179,7 @@ class RunResult(WireModel):
     usage: dict[str, int | None] = Field(
         default_factory=dict,
         description="`inputTokens`, `outputTokens`, `totalTokens`, and where the provider tells them "
-        "`reasoningTokens`, `cachedInputTokens`, `cacheCreationInputTokens`.",
+        "`reasoningTokens`, `cachedInputTokens`, `cacheCreationInputTokens`; null is what nobody knows.",
     )
     total_usage: dict[str, int | None] = Field(
         default_factory=dict, description="As `usage`, which counts all steps and attempts."
@@ -189,17 +189,25 @@ class RunResult(WireModel):
     steps: list[JsonObject] = Field(
         default_factory=list,
         description="Every answer of the model: `stepNumber`, `stepType`, `text`, `reasoningText`, `toolCalls`, "
-        "`toolResults`, `finishReason`, `usage`, `model`; `tripwire` in one that was rejected.",
+        "`toolResults`, `sources`, `finishReason`, `usage`, `model`, `warnings`, and of the provider `request`, "
+        "`response`, `providerMetadata`; `tripwire` in one that was rejected.",
     )
     tool_calls: list[JsonObject] = Field(
-        default_factory=list, description="Chunks `tool-call` of the steps that count."
+        default_factory=list,
+        description="Calls of the steps that count: `toolCallId`, `toolName`, `input`.",
     )
     tool_results: list[JsonObject] = Field(
-        default_factory=list, description="Chunks `tool-result` of the steps that count."
+        default_factory=list,
+        description="Their results, but no errors: `toolCallId`, `toolName`, `output`.",
     )
-    reasoning_text: str | None = None
-    sources: list[JsonObject] = Field(default_factory=list)
-    files: list[JsonObject] = Field(default_factory=list)
+    reasoning_text: str | None = Field(default=None, description="As `text`, of reasoning.")
+    sources: list[JsonObject] = Field(
+        default_factory=list,
+        description="What the chunks `source` had as their payload: `sourceType`, `url`, ...",
+    )
+    files: list[JsonObject] = Field(
+        default_factory=list, description="Files that the model made: `data`, `mimeType`."
+    )
     object: Any = Field(default=None, description="The structured output.")
     used_fallback_value: bool | None = Field(
         default=None, description="True: `object` is the fallback value."

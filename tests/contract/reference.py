@@ -230,7 +230,8 @@ def _type(field: Schema) -> str:
         items = _type(field.get("items", {}))
         return f"list of ({items})" if " or " in items else f"list of {items}"
     if isinstance(inner := field.get("additionalProperties"), dict) and inner:
-        return f"object of {_type(inner)}"
+        is_null = any(option.get("type") == "null" for option in inner.get("anyOf", []))
+        return f"object of ({_type(inner)} or null)" if is_null else f"object of {_type(inner)}"
     return str(field.get("type", "anything"))
 
 

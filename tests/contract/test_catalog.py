@@ -1,4 +1,5 @@
 import inspect
+import json
 import re
 
 import pytest
@@ -6,10 +7,13 @@ import pytest
 from procession_schemas import subjects
 from procession_schemas.catalog import CATALOG, CLIENT, SERVICES
 from procession_schemas.chunks import CORE_TYPES
+from procession_schemas.messages import StepResult
+from procession_schemas.run import RunResult
 from procession_services import supervisor
 from procession_services.bus.streams import stream_configs
 from tests.contract.json_schemas import json_schemas
 from tests.contract.reference import configuration, messages
+from tests.contract.write_golden import ROOT
 from tests.support.subjects import matches
 
 FUNCTIONS = [
@@ -83,3 +87,16 @@ def test_the_reference_has_the_fields_of_all_that_clients_send_and_get(row):
     others = {each.body.__name__ for each in CATALOG if inspect.isclass(each.body)}
     told = set(re.findall(r"^### (\w+)$", configuration() + messages(), re.MULTILINE))
     assert schema.get("$defs", {}).keys() - others <= told
+
+
+@pytest.mark.parametrize("name", ["toolCalls", "toolResults", "steps"])
+def test_what_the_lists_of_a_result_hold_is_described(name):
+    golden = json.loads((ROOT / "schemas/golden-messages/run.finished/finished.json").read_bytes())
+    described = RunResult.model_json_schema()["properties"][name]["description"]
+    assert [key for entry in golden["result"][name] for key in entry if f"`{key}`" not in described] == []
+
+
+def test_the_steps_of_a_result_are_described():
+    described = RunResult.model_json_schema()["properties"]["steps"]["description"]
+    left_out = {"segment", "content", "reasoning", "files"}  # docs/differences.md
+    assert {key for key in StepResult.__annotations__ if f"`{key}`" not in described} == left_out
