@@ -55,9 +55,9 @@ class ChunkBatch(WireModel):
     """Chunks of one run on `procession.v1.chunk.<tenant>.<run>`.
 
     Their numbers say their order: batches of two services may overtake each other. `seq` is the number of the first
-    chunk. Numbers rise by one over the whole run, and jump behind a `reset`. `seq` and `fence` need integers of 64
-    bits. A reader drops what it has seen (`seq + i <= last`); a `seq` that is larger than expected means that chunks
-    are missing.
+    chunk. Numbers rise by one over the whole run, and jump behind a `reset`. `seq` and `fence` have more
+    than 32 bits, but stay below 2^53. A reader drops what it has seen (`seq + i <= last`); a `seq` that is larger than
+    expected means that chunks are missing.
 
     `end` marks the last batch. More may follow in two cases: the run waited for a person, and was resumed; or whoever
     sent the end died before `run.finished` was told, and the whole answer is made again.
