@@ -103,7 +103,7 @@ def _problem(value: Any, where: str, depth: int = _DEPTH) -> tuple[str, str]:
         return "", ""
     path.reverse()
     place = "".join([where, *(f"[{step!r}]" for step in path)])
-    told = f"{place:.80}{told}" if told is _TOO_DEEP else f"{place}{told}"
+    told = f"{place:.80}{told}: {depth} levels at most" if told is _TOO_DEEP else f"{place}{told}"
     return told, ".".join(map(str, path))
 
 

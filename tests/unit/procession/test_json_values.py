@@ -87,7 +87,7 @@ def nested(levels: int) -> Any:
 
 def test_what_is_given_may_be_put_into_others():
     assert from_json(b"[" * 100 + given(nested(100), "v") + b"]" * 100)
-    with pytest.raises(NotJsonError, match="nested too deep"):
+    with pytest.raises(NotJsonError, match="nested too deep: 100 levels at most"):
         given(nested(101), "v")
 
 

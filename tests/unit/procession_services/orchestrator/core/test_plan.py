@@ -314,7 +314,7 @@ class TestParsing:
         [
             ("1" + "0" * 20, "is an integer of more than 64 bits"),
             ("1e400", "is inf"),
-            ("[" * 99 + "1" + "]" * 99, "is nested too deep"),
+            ("[" * 99 + "1" + "]" * 99, "is nested too deep: 100 levels at most"),
         ],
         ids=["number", "infinity", "depth"],
     )
