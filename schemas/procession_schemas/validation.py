@@ -16,6 +16,8 @@ _LOOKED_AT: Final = 200
 """Of what is wrong: a request may have a hundred thousand fields."""
 _TOLD: Final = 20
 _LONGEST: Final = 300
+_HALF: Final = "hex escape"
+"""What is in pydantic's words for an escape that is half of a character."""
 _HAVE_SETTINGS: Final = {"agent", "model"}
 """What in a request has `modelSettings` of its own, besides itself."""
 _FIELDS: Final = [field.alias or name for name, field in RunRequest.model_fields.items()]
@@ -167,7 +169,9 @@ def misfit(error: ValidationError, prefix: str = "", body: Any = None) -> Failur
     """
     found = error.errors()[:_LOOKED_AT]
     if found[0]["type"] == "json_invalid":
-        return Failure(code="INVALID_JSON", message=f"the request is not JSON: {found[0]['msg']}")
+        told = found[0]["msg"].removeprefix("Invalid JSON: ")
+        half = "; a text was cut in the middle of a character (a lone surrogate)" if _HALF in told else ""
+        return Failure(code="INVALID_JSON", message=f"the request is not JSON: {told}{half}")
     problems = _by_path(
         (f"{prefix}.{_dotted(place)}".strip("."), _message(place, each, error.title if at < _TOLD else ""))
         for at, (place, each) in enumerate(placed(found, body))

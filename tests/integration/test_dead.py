@@ -311,7 +311,7 @@ async def test_none_or_one_with_other_characters_in_its_headers_can_be_listed(tm
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("{", "Invalid JSON"),
+        ("{", "is not JSON"),
         ('{"type": "approve"}', "type: Input should be 'cancel' or 'resume'"),
         ('{"type": "resume", "toolCallId": 5}', "toolCallId: Input should be a valid string"),
         (

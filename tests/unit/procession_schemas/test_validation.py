@@ -32,6 +32,13 @@ def test_what_is_no_json_says_so() -> None:
     assert (told.code, told.field) == ("INVALID_JSON", None)
 
 
+@pytest.mark.parametrize("text", [rb"hi \ud83d", rb"\ud83d there", rb"\ude00", rb"\ud83d\u0041"])
+def test_half_a_character_is_called_so(text: bytes) -> None:
+    told = misfit(refused(b'{"input": "%s"}' % text))
+    assert told.code == "INVALID_JSON"
+    assert told.message.endswith("; a text was cut in the middle of a character (a lone surrogate)")
+
+
 def test_every_wrong_field_is_told_and_the_first_is_the_field() -> None:
     told = misfit(refused({"steps": "x"}))
     assert (told.code, told.field) == ("INVALID_REQUEST", "input")
