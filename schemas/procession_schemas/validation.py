@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+from procession_schemas.agent import Agent
 from procession_schemas.model_settings import setting_of
 from procession_schemas.nearest import nearest
 from procession_schemas.run import Failure, RunRequest
@@ -21,6 +22,7 @@ _HALF: Final = "hex escape"
 _HAVE_SETTINGS: Final = {"agent", "model"}
 """What in a request has `modelSettings` of its own, besides itself."""
 _FIELDS: Final = [field.alias or name for name, field in RunRequest.model_fields.items()]
+_AGENT_FIELDS: Final = [field.alias or name for name, field in Agent.model_fields.items()]
 _OF_OTHERS: Final = {
     "messages": "it is `input` here",
     "prompt": "it is `input` here",
@@ -130,19 +132,28 @@ def _message(place: Place, problem: ErrorDetails, model: str) -> str:
     hint = ""
     if problem["type"] == "extra_forbidden":
         hint = belongs(place)
-        if not hint and len(place) == 1 and model == RunRequest.__name__:
-            hint = _of_a_request(str(place[0]))
+        if not hint and model == RunRequest.__name__:
+            hint = _of_a_request(place)
     return plain(problem) + hint
 
 
-def _of_a_request(name: str) -> str:
-    """What an unknown field of a request may have been meant for."""
+def _of_a_request(place: Place) -> str:
+    """What an unknown field of a request, or of the agent in it, may have been meant for."""
+    *parents, name = map(str, place)
     camel = to_camel(name)
+    if parents == ["agent"]:
+        return _near(camel, _AGENT_FIELDS)
+    if parents:
+        return ""
     if camel in _OF_OTHERS:
         return f"; {_OF_OTHERS[camel]}"
     if camel in _FIELDS and name == to_snake(camel):  # alone it would have been taken
         return f"; `{camel}` is given, too"
-    near = nearest(camel, _FIELDS)
+    return _near(camel, _FIELDS)
+
+
+def _near(name: str, fields: list[str]) -> str:
+    near = nearest(name, fields)
     return f"; did you mean {near!r}?" if near else ""
 
 

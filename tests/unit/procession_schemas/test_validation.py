@@ -72,6 +72,10 @@ def test_a_request_with_very_much_that_is_wrong_is_judged_in_linear_time() -> No
             {"input": "Hi", "agent": {"name": "a", "max_tokens": 3}},
             "agent.max_tokens: {}; this belongs in `modelSettings`, as `maxOutputTokens`",
         ),
+        (
+            {"input": "Hi", "agent": {"name": "a", "instruction": "x"}},
+            "agent.instruction: {}; did you mean 'instructions'?",
+        ),
         ({"input": "Hi", "memory": {"thread": "t", "resource": "r", "seed": 1}}, "memory.seed: {}"),
         ({"input": "Hi", "temprature": 3}, "temprature: {}"),
         ({"input": "Hi", "max_step": 3}, "max_step: {}; did you mean 'maxSteps'?"),

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from procession.addresses import WEB_SCHEMES, is_address
 from procession.json_values import NotJsonError, given
 from procession.processor import Hook
 from procession.registry import Registry
@@ -193,6 +194,8 @@ def _guard(
 
 
 def _models(request: RunRequest, agent: Agent) -> list[ModelEntry]:
+    if agent.api_base and not is_address(agent.api_base, WEB_SCHEMES):
+        raise RefusedError("INVALID_REQUEST", "apiBase should be like https://api.openai.com/v1", "apiBase")
     model = pick(request, agent, "model")
     if not model:
         raise RefusedError(

@@ -376,6 +376,10 @@ class TestFactories:
 
 
 class TestRefusals:
+    @pytest.mark.parametrize("base", ["localhost:8399/v1", "ftp://x/v1", "x"])
+    def test_a_base_url_at_which_no_provider_can_be(self, base):
+        assert refused(api_base=base) == ("INVALID_REQUEST", "apiBase")
+
     @pytest.mark.parametrize(
         ("request_", "agent", "code", "field"),
         [
