@@ -44,8 +44,9 @@ class ProcessorRef(WireStruct):
     on_error: Annotated[
         Literal["fail", "skip"] | None,
         Field(
-            description="When a hook raises: end the run, or go on with the value unchanged (D-2). Not of "
-            "processAPIError: the next one is asked (R-AE-7)."
+            description="When a hook raises: end the run, or go on with the value unchanged (D-2). Default: the "
+            "processor's own, else `skip` for processOutputStream and `fail` for the others. Not of processAPIError: "
+            "the next one is asked (R-AE-7)."
         ),
     ] = None
     timeout: Annotated[float | None, Field(gt=0, description="Seconds one hook call may take.")] = None
