@@ -38,7 +38,9 @@ class Part(TypedDict, total=False):
     details: list[dict[str, Any]]
     toolInvocation: ToolInvocation
     data: Any
+    url: str
     mimeType: str
+    filename: str
     image: str
     source: dict[str, Any]
     error: dict[str, Any]

@@ -443,6 +443,18 @@ class TestNormalise:
             ({"role": "user", "content": [{"type": "text", "text": 7}]}, "messages.3.content.0.text"),
             ({"role": "user", "content": [{"type": "image_url"}]}, "messages.3.content.0.image_url.url"),
             ({"role": "user", "content": [{"type": "file"}]}, "messages.3.content.0"),
+            (
+                {"role": "user", "content": [{"type": "file", "data": "QUJD", "mediaType": 7}]},
+                "messages.3.content.0.mimeType",
+            ),
+            (
+                {"role": "user", "content": [{"type": "file", "data": "QUJD", "filename": 7}]},
+                "messages.3.content.0.filename",
+            ),
+            (
+                {"role": "user", "content": [{"type": "image", "image": "QUJD", "mediaType": 7}]},
+                "messages.3.content.0.mimeType",
+            ),
             ({"role": "assistant", "content": [{"type": "tool-call"}]}, "messages.3.content.0.toolCallId"),
             (
                 {"role": "assistant", "content": {"parts": [{"type": "tool-invocation"}]}},
