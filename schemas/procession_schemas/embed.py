@@ -14,7 +14,8 @@ class EmbedRequest(WireModel):
     model: str
     texts: list[str] = Field(min_length=1, max_length=256)
     options: JsonObject = Field(
-        default_factory=dict, description="Passed on to LiteLLM, such as `dimensions`."
+        default_factory=dict,
+        description="Passed on to the provider where the gateway knows them, such as `dimensions`.",
     )
     timeout: float = Field(default=30, gt=0, description="Seconds that the gateway may take.")
     beats: str | None = Field(

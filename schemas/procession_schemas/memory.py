@@ -63,7 +63,9 @@ class SemanticRecallConfig(StrictModel):
     embedder: EmbedderName | None = Field(
         default=None, description="`provider/model`, `onnx` or `lexical`; default: PROCESSION_EMBEDDER."
     )
-    embedder_options: JsonObject = Field(default_factory=dict, description="Passed to the embedder.")
+    embedder_options: JsonObject = Field(
+        default_factory=dict, description="For the model behind the gateway, such as `{dimensions: 512}`."
+    )
     index_name: str | None = Field(
         default=None, min_length=1, max_length=200, description="Apart from other indexes of the tenant."
     )

@@ -118,7 +118,8 @@ def _model_check(problems: list[Problem]) -> "ModelCheck | None":
     def problem(model: str) -> str | None:
         if provider.knows(model):
             return None
-        return f"unknown model {model!r}; write provider/name, with a provider of LiteLLM, as in openai/gpt-4o-mini"
+        form = "write provider/name, with a provider of LiteLLM, as in openai/gpt-4o-mini"
+        return f"unknown model {model!r}; {form}, and an address as apiBase"
 
     return problem
 

@@ -5,6 +5,7 @@ import base64
 import sys
 from array import array
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -21,6 +22,14 @@ from procession_services.runtime.ledger import Ledger
 
 __all__ = ["BUSY", "EmbeddingAnswers"]
 
+OPTIONS: Final = frozenset(
+    {
+        "auto_truncate", "dimensions", "input_type", "keep_alive", "late_chunking", "normalize", "normalized",
+        "options", "output_dimension", "task", "task_type", "title", "truncate", "truncation", "user",
+    }
+)  # fmt: skip
+"""Options that are passed on. A request may bring its own, and LiteLLM would take any other one for an argument, such
+as `api_base`: the operator's key would go there."""
 CONCURRENCY = 16
 """Requests that one gateway makes at the same time for one tenant; further ones wait."""
 BUSY = EmbedReply(
@@ -74,6 +83,9 @@ class EmbeddingAnswers:
     async def _ask(self, request: EmbedRequest) -> EmbedReply:
         if not self._provider.knows(request.model):
             return EmbedReply(error=unknown_model(request.model, "embedding model"))
+        if refused := sorted(request.options.keys() - OPTIONS):
+            known = ", ".join(sorted(OPTIONS))
+            return EmbedReply(error=f"embedderOptions may not set {', '.join(refused)}; they know {known}")
         with telemetry.observer().embedding(request.model) as done:
             made = await embed(self._provider, request.model, request.texts, request.options, self._api_base)
             done(made.tokens, made.cost)

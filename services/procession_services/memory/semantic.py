@@ -41,7 +41,9 @@ class SemanticRecallOptions(Options):
     embedder: str | None = Field(
         default=None, description="`provider/model`, `onnx` or `lexical`; default: PROCESSION_EMBEDDER."
     )
-    embedder_options: JsonObject = Field(default_factory=dict, description="Passed to the embedder.")
+    embedder_options: JsonObject = Field(
+        default_factory=dict, description="For the model behind the gateway, such as `{dimensions: 512}`."
+    )
 
 
 class SemanticRecall(Processor[SemanticRecallOptions]):

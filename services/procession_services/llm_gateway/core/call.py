@@ -48,4 +48,5 @@ class ModelCall:
 
 def unknown_model(model: str, kind: str = "model") -> str:
     """What is said of a model that cannot be called."""
-    return f"unknown {kind} {model!r}: write it as 'provider/name' with a provider that LiteLLM knows"
+    known = "write it as 'provider/name' with a provider that LiteLLM knows"
+    return f"unknown {kind} {model!r}: {known}; an address belongs into apiBase"

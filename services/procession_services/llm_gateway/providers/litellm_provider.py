@@ -124,8 +124,11 @@ class LiteLLMProvider:
         yield _finish(adapter, call, over=False)
 
     def knows(self, model: str) -> bool:
-        """Whether the model is written `provider/name`, with a provider that LiteLLM has."""
-        return _known(model)
+        """Whether the model is written `provider/name`, with a provider that LiteLLM has.
+
+        Some providers of LiteLLM take an address for a name, and would send the operator's key there: that is none.
+        """
+        return "://" not in model and _known(model)
 
     def missing_keys(self, use: ModelUse) -> list[str]:
         """The variables of the environment that a model needs and that are not set, or only as in the example."""

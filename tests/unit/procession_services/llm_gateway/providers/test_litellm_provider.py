@@ -950,6 +950,7 @@ async def test_cancelling_before_the_first_event_closes_the_connection(
         ("nobody/gpt-4o", False),
         ("gpt-4o", False),
         ("openai/", False),
+        ("huggingface/https://models.example.com", False),
         ("/x", False),
         ("", False),
     ],
