@@ -14,6 +14,8 @@ SECRET = "sk-of-the-operator"
 OTHER_NAMES = {
     "gemini": ["GOOGLE_API_KEY"],
     "huggingface": ["HF_TOKEN"],
+    "openai": ["OPENAI_ORG_ID", "OPENAI_PROJECT_ID"],
+    "openrouter": ["OR_APP_NAME"],
     "perplexity": ["PERPLEXITYAI_API_KEY"],
     "together_ai": ["TOGETHERAI_API_KEY", "TOGETHER_AI_TOKEN", "TOGETHER_API_KEY"],
 }

@@ -6,6 +6,7 @@ from typing import Any, Final
 from procession_services.llm_gateway.core.request import merged_headers
 from procession_services.llm_gateway.providers.direct.http import Request
 from procession_services.llm_gateway.providers.direct.lower import Parse, Target, dumped, sse_request
+from procession_services.llm_gateway.providers.keys import NO_KEY
 
 _INTERNAL: Final = frozenset({"fake_stream", "json_mode"})
 """What LiteLLM notes among the parameters for itself: it has to make the stream, or the text, of something else."""
@@ -47,8 +48,9 @@ def request(target: Target) -> Request | None:
         api_key=key,
         api_base=base,
     )
+    ours = {} if key == NO_KEY else _from_environment(target.provider)
     # An authorization of the caller's own counts, too.
-    headers = merged_headers(headers, _from_environment(target.provider), target.headers)
+    headers = merged_headers(headers, ours, target.headers)
     url = config.get_complete_url(
         api_base=base,
         api_key=key,
