@@ -155,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     told = "tenant (default: PROCESSION_TENANT)"
     commands.tenant.add_argument("--tenant", metavar="NAME", help=told)
-    commands.shown.add_argument("--json", action="store_true", help="chunks and result as JSON, one a line")
+    commands.shown.add_argument("--json", action="store_true", help="print chunks and result as JSON lines")
     add_machine_commands(commands)
     add_run_commands(commands)
     add_operator_commands(commands)

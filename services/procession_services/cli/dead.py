@@ -18,14 +18,14 @@ __all__ = ["add_dead_commands"]
 
 def add_dead_commands(commands: Commands) -> None:
     """Adds them to the command line's."""
-    told = "what no service could handle: list it, show it, give it another chance, or drop it"
+    told = "list, show, replay or drop messages that no service could handle"
     dead = commands.parsers.add_parser("dead", help=told, description=told)
     actions = dead.add_subparsers(title="actions", required=True, metavar="ACTION")
     for name, run, help_, numbered in (
-        ("list", _list, "all of it: number, time, subject, and why", False),
-        ("show", _on(_show), "one message as it came", True),
+        ("list", _list, "list all messages, with number, time, subject and reason", False),
+        ("show", _on(_show), "show one message as it came", True),
         ("replay", _on(_replay), "put messages back where they came from", True),
-        ("drop", _on(_drop), "forget messages", True),
+        ("drop", _on(_drop), "delete messages", True),
     ):
         action = actions.add_parser(name, help=help_, description=help_, parents=[commands.common])
         action.add_argument("--secrets", type=Path, metavar="DIR", help="directory of `procession init`")
@@ -35,7 +35,7 @@ def add_dead_commands(commands: Commands) -> None:
                 type=whole_number(1, 2**64 - 1),
                 nargs="+",
                 metavar="NUMBER",
-                help="as `list` tells it",
+                help="number in `list`",
             )
         action.set_defaults(command=run)
 

@@ -40,7 +40,7 @@ _LOGIN: Final = "  # with user and password, as here"
 
 def add_machine_commands(commands: Commands) -> None:
     """Adds them to the command line's."""
-    told = "start everything on this machine, run one request, show what happened, stop"
+    told = "start everything on this machine, run one request, show what happened, and stop"
     demo = commands.add("demo", _demo, told)
     demo.add_argument("question", nargs="?", help="what to ask")
 
@@ -49,16 +49,21 @@ def add_machine_commands(commands: Commands) -> None:
     up.add_argument(
         "--embedded",
         action=argparse.BooleanOptionalAction,
-        help="start NATS and Redis too (default: unless a NATS URL is given; Redis unless its URL is)",
+        help="also start NATS, and Redis if its URL is not given (default: unless a NATS URL is given)",
     )
-    up.add_argument("--data", type=Path, metavar="DIR", help="where they keep their data (default: nowhere)")
+    up.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="keep the data of NATS and Redis here (default: do not keep it)",
+    )
     up.add_argument(
         "--replicas",
         type=_replicas,
         action="append",
         default=[],
         metavar="SERVICE=N",
-        help="processes of a service; may be repeated",
+        help="number of processes of a service; may be repeated",
     )
     up.add_argument(
         "--together",
@@ -71,11 +76,11 @@ def add_machine_commands(commands: Commands) -> None:
     model = commands.add("model", _model, "serve the deterministic demo model, with OpenAI's chat protocol")
     model.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
     model.add_argument("--port", type=_port, default=8399, help="0 picks a free one (default: %(default)s)")
-    told = "milliseconds between chunks of the demo's answers (default: 15)"
+    told = "milliseconds between two chunks of an answer (default: 15)"
     model.add_argument("--pace-ms", type=_pace, metavar="MS", help=told)
     model.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
-    told = "run a service, or several in one process, until SIGTERM; SIGHUP reads the agents anew"
+    told = "run a service, or several in one process, until SIGTERM; SIGHUP reloads the agents"
     serve = commands.add("serve", _serve, told, commands.common, commands.agents)
     serve.add_argument("services", nargs="+", choices=SERVICES, metavar="SERVICE", help=", ".join(SERVICES))
     serve.add_argument("--parent", type=int, help=argparse.SUPPRESS)

@@ -70,7 +70,7 @@ def memory_problems(settings: Settings) -> list[Problem]:
 
 def add_memory_command(commands: Any, connect: Connect, *parents: argparse.ArgumentParser) -> None:
     """Adds `memory` with its actions to the commands; `connect` opens a client from the options."""
-    told = "look at and change what agents remember"
+    told = "show and change what agents remember"
     memory = commands.add_parser("memory", help=told, description=told)
     actions = memory.add_subparsers(title="actions", required=True, metavar="ACTION")
 
@@ -110,11 +110,11 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
         _import,
         "read threads that `export` wrote; of what is there messages are replaced, notes stay",
     )
-    taken.add_argument("file", type=Path, help="- reads stdin")
+    taken.add_argument("file", type=Path, help="- for stdin")
     taken.add_argument("--embedder", help=_EMBEDDER)
     note = action("note", _note, "show the working memory of a resource or a thread, or set it")
     note.add_argument("resource")
-    note.add_argument("--thread", help="that of a thread")
+    note.add_argument("--thread", help="the note of this thread")
     note.add_argument("--set", metavar="TEXT", help="the new text")
     action("index", _index, "tell how many jobs the index of semantic recall has yet to do")
     reindex = action(

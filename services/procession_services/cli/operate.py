@@ -21,27 +21,27 @@ __all__ = ["add_operator_commands"]
 
 def add_operator_commands(commands: Commands) -> None:
     """Adds them to the command line's."""
-    told = "tell everything that is wrong with the configuration"
+    told = "list everything that is wrong with the configuration"
     check = commands.add("check", _check, told, commands.common, commands.agents)
     check.add_argument(
-        "--models", action=argparse.BooleanOptionalAction, default=True, help="also the names of models"
+        "--models", action=argparse.BooleanOptionalAction, default=True, help="also check the names of models"
     )
     check.add_argument(
         "--deploy",
         action="store_true",
-        help="also connect to the servers, and ask every service what it sees",
+        help="also check the running system: servers and all services",
     )
     check.add_argument(
         "--secrets",
         type=Path,
         metavar="DIR",
-        help="with --deploy: directory of `procession init`, to be the operator",
+        help="with --deploy: directory of `procession init`, to connect as the operator",
     )
     check.add_argument(
-        "--call-models", action="store_true", help="with --deploy: also call every model, for a few tokens"
+        "--call-models", action="store_true", help="with --deploy: also call every model (costs a few tokens)"
     )
 
-    told = "have every replica read its agents anew, and tell what counts then"
+    told = "reload the agents on every replica, and show what each has then"
     reload = commands.add("reload", _reload, told, commands.common)
     reload.add_argument("--secrets", type=Path, metavar="DIR", help="directory of `procession init`")
 

@@ -36,10 +36,10 @@ def add_run_commands(commands: Commands) -> None:
     common, tenant, shown = commands.common, commands.tenant, commands.shown
     told = "send a request and show the answer as it comes; Ctrl-C cancels the run"
     run = commands.add("run", _run, told, common, tenant, shown)
-    run.add_argument("text", help="what to ask; - reads it from stdin")
+    run.add_argument("text", help="what to ask; - for stdin")
     run.add_argument("--agent", required=True, help="name of the agent")
-    run.add_argument("--thread", help="thread that is remembered; needs --resource")
-    run.add_argument("--resource", help="whose thread it is; needs --thread")
+    run.add_argument("--thread", help="memory thread; needs --resource")
+    run.add_argument("--resource", help="owner of the thread; needs --thread")
     run.add_argument("--run-id", metavar="ID", help="the same id with the same request is the same run")
     run.add_argument("--no-stream", dest="stream", action="store_false", help="only the result, at the end")
     run.add_argument(
@@ -51,11 +51,11 @@ def add_run_commands(commands: Commands) -> None:
         help="data for processors and tools, never for the model; may be repeated",
     )
 
-    told = "show a run that somebody started; Ctrl-C leaves it alone"
+    told = "show a run that somebody else started; Ctrl-C does not cancel it"
     attach = commands.add("attach", _attach, told, common, tenant, shown)
     attach.add_argument("run", metavar="RUN")
     attach.add_argument(
-        "--after", type=whole_number(0), default=0, metavar="N", help="leave out the first N chunks"
+        "--after", type=whole_number(0), default=0, metavar="N", help="skip the first N chunks"
     )
 
     cancel = commands.add("cancel", _cancel, "cancel a run, whoever started it", common, tenant)

@@ -15,7 +15,7 @@ __all__ = ["add_deploy_commands"]
 
 def add_deploy_commands(commands: Any) -> None:
     """Adds the commands to the command line's."""
-    told = "write keys and credentials for compose.yaml: random, none twice, nothing replaced"
+    told = "create random keys and passwords for compose.yaml; existing ones stay"
     init = commands.add_parser("init", help=told, description=told)
     init.add_argument(
         "directory", nargs="?", type=Path, default=Path(), help="where compose.yaml is (default: here)"
@@ -27,13 +27,13 @@ def add_deploy_commands(commands: Any) -> None:
         metavar="NAME",
         help="a tenant (default: `default`); may be repeated",
     )
-    told = "make every password anew; the old ones end, and the key of masked data stays"
+    told = "replace every password; the key of masked data stays"
     init.add_argument("--force", action="store_true", help=told)
     init.set_defaults(command=_init)
 
-    told = "tell whether the service of this container is ready (exit code 0)"
+    told = "exit with code 0 if the service of this container is ready"
     look = commands.add_parser("health", help=told, description=told)
-    look.add_argument("service", nargs="?", choices=SERVICES, help="for people who read the command")
+    look.add_argument("service", nargs="?", choices=SERVICES, help="for readers of the command line only")
     look.set_defaults(command=lambda _options: health())
 
 
