@@ -1,7 +1,7 @@
 """JSON Schemas that somebody else has written: nothing is fetched for them, and no check takes long."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
 from time import thread_time
@@ -23,6 +23,8 @@ _SECONDS: Final = 0.25
 _KEPT: Final = 256
 _LONGEST_KEPT: Final = 32 * 1024
 """Characters: what all schemas that are kept may come to is bounded by both."""
+_MANY: Final = 1_000
+"""Items or names up to which the library's slow checks are made, whose time goes with the square of the number."""
 _ends: ContextVar[float] = ContextVar("ends")
 
 
@@ -90,8 +92,10 @@ def _bounded(kind: type[Validator]) -> type[Validator]:
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
+        "uniqueItems": _unique_items,
     }
     checks = dict[str, Keyword](kind.VALIDATORS) | ours
+    checks |= {name: _of_few(checks[name]) for name in checks if name.startswith("unevaluated")}
     bounded: type[Validator] = extend(kind, {name: _timed(check) for name, check in checks.items()})  # type: ignore[no-untyped-call]
     return bounded
 
@@ -102,6 +106,15 @@ def _timed(check: Keyword) -> Keyword:
         return check(validator, wanted, instance, schema)
 
     return timed
+
+
+def _of_few(check: Keyword) -> Keyword:
+    def bounded(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
+        if isinstance(instance, dict | list) and len(instance) > _MANY:
+            raise SchemaError(f"what is unevaluated among more than {_MANY:,} is not checked")
+        return check(validator, wanted, instance, schema)
+
+    return bounded
 
 
 def _left() -> float:
@@ -145,6 +158,27 @@ def _additional_properties(
     elif not wanted and extras:
         names = ", ".join(map(repr, extras))
         yield ValidationError(f"Additional properties are not allowed ({names})")
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    """The library would compare each two objects."""
+    if not wanted or not validator.is_type(instance, "array"):
+        return
+    seen = set[Hashable]()
+    for item in instance:
+        _left()
+        seen.add(_value(item))
+    if len(seen) < len(instance):
+        yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _value(item: Any) -> Hashable:
+    """What is the same for equal values: numbers by their value, whereas `true` is not 1."""
+    if isinstance(item, dict):
+        return dict, frozenset((name, _value(value)) for name, value in item.items())
+    if isinstance(item, list):
+        return list, tuple(map(_value, item))
+    return isinstance(item, bool), item
 
 
 __all__ = ["UnusableSchemaError", "misfits", "unknown_names"]

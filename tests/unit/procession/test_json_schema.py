@@ -126,3 +126,37 @@ def test_what_is_wrong_in_a_long_schema_is_told_where_it_is_asked(wrong: dict[st
     schema = {"properties": {f"p{n}": {"type": "string"} for n in range(2_000)} | {"q": wrong}}
     with pytest.raises(UnusableSchemaError):
         misfits(schema, {"q": "x"})
+
+
+@pytest.mark.parametrize(
+    ("items", "unique"),
+    [
+        ([1, 1.0], False),
+        ([1, True], True),
+        ([0, False, "0", None, [], {}], True),
+        ([[1], [True]], True),
+        ([None, None], False),
+        ([{"a": 1, "b": [True]}, {"b": [True], "a": 1.0}], False),
+        ([{"a": 1}, {"a": 2}], True),
+    ],
+)
+def test_items_are_unique_by_their_value(items: list[Any], unique: bool) -> None:
+    assert told({"uniqueItems": True}, items) == ([] if unique else [f"{items!r} has non-unique elements"])
+    assert told({"uniqueItems": False}, items) == []
+
+
+def test_many_objects_do_not_hold_a_process_up() -> None:
+    began = thread_time()
+    assert told({"uniqueItems": True}, [{"a": n} for n in range(10_000)]) == []
+    assert thread_time() - began < 1
+
+
+@pytest.mark.parametrize("keyword", ["unevaluatedItems", "unevaluatedProperties"])
+def test_what_is_unevaluated_is_looked_for_among_few(keyword: str) -> None:
+    many: Any = [0] * 10_000 if keyword == "unevaluatedItems" else {str(n): 0 for n in range(10_000)}
+    part: dict[str, Any] = {"prefixItems": [{}] * 10_000, "properties": dict.fromkeys(many, {})}
+    began = thread_time()
+    with pytest.raises(UnusableSchemaError, match="among more than 1,000 is not checked"):
+        misfits({"allOf": [part], keyword: False}, many)
+    assert thread_time() - began < 1
+    assert told({keyword: False}, type(many)()) == []
