@@ -15,6 +15,7 @@ from jsonschema.validators import extend, validator_for
 from referencing import Registry
 
 from procession.errors import ProcessionError
+from procession.pattern_size import written_out
 
 Keyword = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
 
@@ -25,6 +26,8 @@ _LONGEST_KEPT: Final = 32 * 1024
 """Characters: what all schemas that are kept may come to is bounded by both."""
 _MANY: Final = 1_000
 """Items or names up to which the library's slow checks are made, whose time goes with the square of the number."""
+_MOST_ELEMENTS: Final = 2_000
+"""Of a pattern, beside what is written in it."""
 _ends: ContextVar[float] = ContextVar("ends")
 
 
@@ -127,7 +130,14 @@ def _left() -> float:
 
 def _found(pattern: str, text: str) -> bool:
     seconds = _left() if _ends.get(None) else None
+    _check_size(pattern)
     return regex.search(pattern, text, timeout=seconds) is not None
+
+
+@lru_cache
+def _check_size(pattern: str) -> None:
+    if written_out(pattern) > _MOST_ELEMENTS + len(pattern):
+        raise SchemaError(f"a pattern repeats too much: {pattern[:60]!r}")
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import regex
 
+from procession.pattern_size import written_out
 from procession.text_hold import Match, Scan, ScanError
 
 _TOKEN = re.compile(
@@ -32,6 +33,8 @@ _UNSUPPORTED = {
 _INLINE = re.compile(r"\(\?[a-zA-Z]+\)")
 _BASE_MICROS, _MICROS_EACH, _MOST_MICROS = 250_000, 12, 1_000_000
 """What a search may take: so much, with so much more for each character, up to so much; and one for each character."""
+_MOST_ELEMENTS = 20_000
+"""Of all patterns of a scanner, beside what is written in them: 5 MB."""
 _SHORT = 256  # characters, up to which rules are searched for together,
 _FEW = 3  # if they are that many
 
@@ -72,8 +75,10 @@ class RegexScanner:
             empty: Whether matches without a character count.
 
         Raises:
-            ValueError: A pattern is no regular expression, or uses what a stream cannot decide.
+            ValueError: A pattern is no regular expression, or uses what a stream cannot decide; or all of them together
+                repeat too much.
         """
+        _check_size(rules)
         self._rules = [_Compiled(rank, rule, empty=empty) for rank, rule in enumerate(rules)]
         self._all = _united(rules, [compiled.groups for compiled in self._rules])
 
@@ -99,6 +104,17 @@ class RegexScanner:
             hits += found
             opens = min(opens, undecided)
         return Scan(regions(hits), opens)
+
+
+def _check_size(rules: Sequence[RegexRule]) -> None:
+    """Raises ValueError where the patterns would take too much memory."""
+    sizes = [written_out(rule.pattern, verbose=bool(rule.flags & regex.VERBOSE)) for rule in rules]
+    if sum(sizes) > _MOST_ELEMENTS + sum(len(rule.pattern) for rule in rules):
+        largest = rules[sizes.index(max(sizes))]
+        raise ValueError(
+            f"rule {largest.label!r}: what must be repeated is written out, as `a{{3}}` is `aaa`; that makes more than "
+            f"{_MOST_ELEMENTS:,} elements of the rules. Ask for fewer repetitions"
+        )
 
 
 class Allowance:

@@ -75,9 +75,10 @@ def test_a_check_that_takes_long_is_given_up(schema: dict[str, Any], value: Any)
         {"$ref": "#"},
         {"pattern": "("},
         {"type": "nothing"},
+        {"pattern": "(?:a{1000}){1000}"},
         {"unevaluatedProperties": False, "patternProperties": {SLOW: True}},
     ],
-    ids=["http", "file", "dead", "endless", "pattern", "type", "unevaluated"],
+    ids=["http", "file", "dead", "endless", "pattern", "type", "repeated", "unevaluated"],
 )
 def test_a_schema_that_cannot_be_used_is_told(schema: dict[str, Any]) -> None:
     with pytest.raises(UnusableSchemaError, match=r"^\w+: "):
