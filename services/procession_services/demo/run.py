@@ -16,7 +16,7 @@ from procession_schemas.run import RunResult
 from procession_services.demo import agents
 from procession_services.demo.rendering import chunk_text, summary
 from procession_services.runtime.embedded import OnLine, nobody
-from procession_services.runtime.secrets import NO_KEY
+from procession_services.runtime.secrets import DEMO_KEY
 from procession_services.runtime.tasks import meanwhile, repeated
 from procession_services.supervisor import StartError, system
 
@@ -90,7 +90,7 @@ async def demo_environment(
         yield environment
         return
     async with model_server(on_line) as url:
-        yield {**environment, "PROCESSION_API_BASE": url, "OPENAI_API_KEY": NO_KEY}
+        yield {**environment, "PROCESSION_API_BASE": url, "OPENAI_API_KEY": DEMO_KEY}
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from procession_services.deploy.permissions import (
     tenant_permissions,
     tenant_user,
 )
-from procession_services.runtime.secrets import NO_KEY
+from procession_services.runtime.secrets import DEMO_KEY
 from procession_services.supervisor import SERVICES
 
 __all__ = ["OPERATOR", "Deployment", "write_environment"]
@@ -36,7 +36,7 @@ NATS_PORT=4222
 _PROVIDERS: Final = f"""\
 # The keys of model providers, one VARIABLE=value a line, as LiteLLM names them; only the gateway gets them.
 # The demo model takes any.
-OPENAI_API_KEY={NO_KEY}
+OPENAI_API_KEY={DEMO_KEY}
 """
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from procession_services.runtime.problems import ConfigurationError, Problem
 
-NO_KEY: Final = "none-needed"
+DEMO_KEY: Final = "none-needed"
 """What stands for a provider's key where the demo model is asked, which takes any."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

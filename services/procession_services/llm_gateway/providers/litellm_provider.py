@@ -36,7 +36,7 @@ from procession_services.llm_gateway.providers.litellm_lines import LineSplitter
 from procession_services.llm_gateway.providers.litellm_readers import mend_readers
 from procession_services.llm_gateway.providers.openai_events import END, openai_events
 from procession_services.runtime import garbage
-from procession_services.runtime.secrets import NO_KEY
+from procession_services.runtime.secrets import DEMO_KEY
 
 log = logging.getLogger(__name__)
 _KEPT_SECONDS: Final = "4"
@@ -137,7 +137,7 @@ class LiteLLMProvider:
             return [str(name) for name in told["missing_keys"]]
         provider = use.model.partition("/")[0]
         name = f"{provider.upper()}_API_KEY"
-        return [name] if use.api_base is None and os.environ.get(name) == NO_KEY else []
+        return [name] if use.api_base is None and os.environ.get(name) == DEMO_KEY else []
 
     def cost(self, call: ModelCall, usage: Mapping[str, int | None]) -> float | None:
         """Return US dollars by LiteLLM's bundled prices; None when model or tokens are not known (D-24)."""
