@@ -1,6 +1,7 @@
 """What code of a component's author raises: whether it is that code's failure, and how it is told."""
 
 import asyncio
+import signal
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import TypeVar
 
 from procession.errors import BrokenComponentError, ProcessionError
 
-__all__ = ["by_author", "found_in", "is_cancelled", "is_ours", "place", "said"]
+__all__ = ["by_author", "found_in", "is_cancelled", "is_ctrl_c", "is_ours", "place", "raised", "said"]
 
 _E = TypeVar("_E", bound=BaseException)
 
@@ -38,13 +39,21 @@ def is_cancelled(error: BaseException) -> bool:
     return task is not None and task.cancelling() > 0
 
 
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether somebody has pressed Ctrl-C: Python's own handler raises it, and a service has one that does not."""
+    return (
+        isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
 def is_ours(error: BaseException) -> bool:
     """Whether this goes through an author's code without being its failure: we are cancelled, or Ctrl-C was pressed.
 
-    Whatever else that code raises must end neither the service nor the wait of others for it: `sys.exit`, a panic of
-    a Rust library (no `Exception`), what somebody has cancelled for whom it waits.
+    Whatever else that code raises must end neither the service nor the wait of others for it: `sys.exit`, a
+    `KeyboardInterrupt` of its own, a panic of a Rust library (no `Exception`), what somebody has cancelled for whom it
+    waits.
     """
-    return isinstance(error, KeyboardInterrupt) or is_cancelled(error)
+    return is_ctrl_c(error) or is_cancelled(error)
 
 
 def found_in(error: BaseException, kind: type[_E]) -> _E | None:
@@ -59,6 +68,12 @@ def found_in(error: BaseException, kind: type[_E]) -> _E | None:
 def said(error: BaseException) -> str:
     """The error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+
+
+def raised(error: BaseException) -> str:
+    """What was raised and where, for logs: without its text, which may quote the conversation."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {at.filename}:{at.lineno}"
 
 
 def place(error: BaseException, module: str) -> str:

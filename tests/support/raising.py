@@ -15,6 +15,7 @@ RAISED: Final[list[Callable[[], BaseException]]] = [
     PanicException,
     GeneratorExit,
     SystemExit,
+    KeyboardInterrupt,
     asyncio.CancelledError,
     lambda: BaseExceptionGroup("group", [PanicException("one of them")]),
 ]

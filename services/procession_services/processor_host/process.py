@@ -6,9 +6,10 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
+from procession.authors import is_ctrl_c, raised
 from procession.awaiting import left
 from procession_services.bus import Nearby
 from procession_services.processor_host.handover import Handover
@@ -28,12 +29,31 @@ _END_SECONDS = 15.0
 def run(services: Mapping[str, Start], settings: Settings) -> None:
     """The entry point of a process that runs one service, or several."""
     logs.configure(_name(services), settings.log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        _run(runner.get_loop(), _serve(services, settings))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop  # noqa: PLC0415 - where the platform has it
     except ImportError:
-        asyncio.run(_serve(services, settings))
-    else:
-        uvloop.run(_serve(services, settings))
+        return None
+    return uvloop.new_event_loop
+
+
+def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Runs the loop until the work is done, through what would end it: `sys.exit()` in a task of a hook, for example.
+
+    Whoever awaits such a task is told by the task itself.
+    """
+    task = loop.create_task(work)
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done() or is_ctrl_c(error):
+                raise
+            log.error("a task, or a callback, of a processor or tool raised %s", raised(error))  # noqa: TRY400
 
 
 async def _serve(services: Mapping[str, Start], settings: Settings) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import traceback
 from collections.abc import AsyncIterable, Mapping
 from typing import Any, Final
 
@@ -126,12 +125,6 @@ def to_json(value: Any) -> Any:
     except (ValueError, TypeError, RecursionError) as error:
         raise ToolResultError(str(error)) from error
     return plain
-
-
-def raised(error: BaseException) -> str:
-    """What a tool raised and where, for logs: without its text, which may quote the conversation."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} at {place.filename}:{place.lineno}"
 
 
 def _result(value: Any, what: str) -> Any:

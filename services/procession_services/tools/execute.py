@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import orjson
 
 from procession.args import AbortSignal
-from procession.authors import found_in, is_ours
+from procession.authors import found_in, is_ours, raised
 from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import TripWire
@@ -21,7 +21,7 @@ from procession_schemas.agent import ProcessorRef
 from procession_schemas.base import JsonObject
 from procession_schemas.work import StepFacts, ToolsOp, WorkCommand, WorkResult
 from procession_services.processor_host.errors import Suspended
-from procession_services.tools.calling import CallWriter, ToolResultError, invoke, raised, to_json
+from procession_services.tools.calling import CallWriter, ToolResultError, invoke, to_json
 from procession_services.tools.core.outcomes import Outcome, awaiting_approval, failed, suspended
 from procession_services.tools.core.plan import Plan, Ready, Settled, plan
 from procession_services.tools.execution import Ended, Execution, Executions, Round, Sink

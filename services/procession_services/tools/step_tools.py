@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from procession.args import RequestContext
-from procession.authors import is_ours
+from procession.authors import is_ours, raised
 from procession.awaiting import awaited
 from procession.errors import TripWire
 from procession.json_values import error_text
@@ -18,7 +18,6 @@ from procession_schemas.agent import ToolRef
 from procession_schemas.base import JsonObject
 from procession_schemas.work import StepConfig
 from procession_services.runtime.kept import Kept
-from procession_services.tools.calling import raised
 from procession_services.tools.core.plan import Offer
 
 _log = logging.getLogger(__name__)

@@ -44,11 +44,7 @@ class Threads:
         def work() -> None:
             try:
                 done.set_result(context.run(function, *args))
-            except (
-                StopIteration,
-                KeyboardInterrupt,
-                GeneratorExit,
-            ) as error:  # none of which would get through
+            except (StopIteration, GeneratorExit) as error:  # neither would get through
                 done.set_exception(RuntimeError(f"the tool raised {type(error).__name__}"))
             except BaseException as error:  # noqa: BLE001 - whatever it is, who waits is told
                 done.set_exception(error)

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import itertools
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,8 +168,14 @@ async def test_whatever_a_hook_raises_is_its_error_and_ends_nobody_else(made):
 
 
 async def test_ctrl_c_in_a_hook_is_no_error_of_it():
-    with pytest.raises(KeyboardInterrupt):
-        await calls().call(link(judged(raises(KeyboardInterrupt())), on_error="skip"), HOOK, None)
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            await calls().call(
+                link(judged(lambda _: signal.raise_signal(signal.SIGINT)), on_error="skip"), HOOK, None
+            )
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 async def test_a_failure_of_another_processor_is_not_skipped_here():

@@ -288,16 +288,6 @@ async def test_no_exception_of_a_tool_ends_the_service(
     assert error["message"]
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
-async def test_a_plain_function_that_raises_what_no_loop_takes_ends_nothing(
-    kind: type[BaseException],
-) -> None:
-    def sync() -> None:
-        raise kind
-
-    assert kind.__name__ in (await error_of(sync))["message"]
-
-
 async def test_whatever_the_constructor_of_a_tool_raises_is_the_outcome_of_its_calls() -> None:
     class Built(Tool):
         id = "built"

@@ -68,7 +68,7 @@ async def test_context_variables_are_the_callers() -> None:
     assert await threads.run(_variable.get) == "the second caller's"
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1)])
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1), KeyboardInterrupt()])
 async def test_what_a_function_raises_is_raised_and_its_thread_lives(error: BaseException) -> None:
     threads = Threads()
 
@@ -80,7 +80,7 @@ async def test_what_a_function_raises_is_raised_and_its_thread_lives(error: Base
     await until(lambda: threads._idle)
 
 
-@pytest.mark.parametrize("error", [StopIteration, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("error", [StopIteration, GeneratorExit])
 async def test_what_would_not_get_through_is_raised_as_another_error(error: type[BaseException]) -> None:
     def fail() -> None:
         raise error
