@@ -39,7 +39,8 @@ DRAIN_SECONDS: Final = 5.0
 """Less than a service on its own gives: all stop together, so what is handed back waits until they start again."""
 _CLOSE_SECONDS: Final = 5.0
 """How much longer a process may take to end."""
-_BACKOFF: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_BACKOFF: Final = (0.2, 0.5, *(1.0,) * 8, 2.0, 5.0, 10.0)
+"""Two runs that end a process end it ten times until they are in DEAD, and all that it has to do waits meanwhile."""
 _STABLE_SECONDS: Final = 30.0
 _TAIL_LINES: Final = 15
 _LINE_LIMIT: Final = 1024 * 1024

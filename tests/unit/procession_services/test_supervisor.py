@@ -53,6 +53,21 @@ async def test_a_killed_process_is_started_again_and_all_are_stopped_at_the_end(
     assert not any(is_alive(pid) for pid in (*first.values(), *second.values()))
 
 
+async def test_one_that_ends_time_and_again_is_soon_started_again(environment):
+    """As two runs end it that are in DEAD after five processes each."""
+    told: asyncio.Queue[str] = asyncio.Queue()
+
+    def on_line(_name, line):
+        if "it is started again in" in line:
+            told.put_nowait(line.rpartition(" in ")[2])
+
+    async with Supervisor(environment, replicas=NONE | {"error_recovery": 1}, on_line=on_line) as supervisor:
+        for pause in ("0.2 s", "0.5 s", "1 s", "1 s", "1 s"):
+            await until(lambda: supervisor.pids)
+            os.kill(supervisor.pids["error_recovery"], signal.SIGKILL)
+            assert await told.get() == pause
+
+
 async def test_one_for_which_there_is_no_memory_is_tried_again(environment, monkeypatch):
     lines, again = [], asyncio.Event()
     start, failures = asyncio.create_subprocess_exec, [OSError(errno.ENOMEM, "Cannot allocate memory")] * 2
