@@ -13,6 +13,8 @@ from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
 from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012, SchemaResource, specification_with
 
 from procession.errors import ProcessionError
 from procession.pattern_size import written_out
@@ -28,6 +30,9 @@ _MANY: Final = 1_000
 """Items or names up to which the library's slow checks are made, whose time goes with the square of the number."""
 _MOST_ELEMENTS: Final = 2_000
 """Of a pattern, beside what is written in it."""
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_KNOWN: Final = ("http://json-schema.org/", "https://json-schema.org/")
+"""The schemas of schemas, which the library has."""
 _ends: ContextVar[float] = ContextVar("ends")
 
 
@@ -71,6 +76,30 @@ def unknown_names(schema: Any, instance: dict[str, Any]) -> list[str]:
     return [
         name for name in instance if name not in known and not any(_found(each, name) for each in patterns)
     ]
+
+
+def dead_reference(schema: dict[str, Any]) -> str | None:
+    """A reference in a schema that leads nowhere: what is not in the schema is not fetched."""
+    specification = specification_with(schema.get("$schema", ""), default=DRAFT202012)
+    root: SchemaResource = specification.create_resource(schema)
+    registry: Registry[Any] = Registry()
+    todo = [(root, registry.resolver_with_root(root))]
+    while todo:
+        each, resolver = todo.pop()
+        for name in _REFERENCES:
+            reference = each.contents.get(name) if isinstance(each.contents, dict) else None
+            if isinstance(reference, str) and not reference.startswith(_KNOWN):
+                try:
+                    resolver.lookup(reference)
+                except (
+                    Unresolvable,
+                    LookupError,
+                    TypeError,
+                    ValueError,
+                ):  # some pointers into what is no schema
+                    return reference
+        todo += ((part, resolver.in_subresource(part)) for part in each.subresources())
+    return None
 
 
 def _validator(text: str) -> Validator:
@@ -191,4 +220,4 @@ def _value(item: Any) -> Hashable:
     return isinstance(item, bool), item
 
 
-__all__ = ["UnusableSchemaError", "misfits", "unknown_names"]
+__all__ = ["UnusableSchemaError", "dead_reference", "misfits", "unknown_names"]

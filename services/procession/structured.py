@@ -10,7 +10,7 @@ from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 from pydantic_core import from_json
 
-from procession.json_schema import UnusableSchemaError, misfits
+from procession.json_schema import UnusableSchemaError, dead_reference, misfits
 from procession.json_values import NotJsonError, given
 from procession_schemas.chunks import Chunk
 
@@ -133,13 +133,15 @@ def _only_object(text: str) -> Any:
 
 
 def schema_problem(schema: dict[str, Any]) -> tuple[list[str], str] | None:
-    """Where and why something is no JSON Schema, of the version that it names; None where it is one."""
+    """Where and why something is no JSON Schema, of the version that it names, or not whole; None where it is."""
     named = isinstance(schema.get("$schema"), str)
     kind = validator_for(schema, default=Draft202012Validator) if named else Draft202012Validator
     try:
         kind.check_schema(schema)
     except SchemaError as error:
         return [str(step) for step in error.absolute_path], f"is no JSON Schema: {error.message}"
+    if reference := dead_reference(schema):
+        return [], f"refers to {reference!r}, which is not in it, and nothing is fetched"
     return None
 
 

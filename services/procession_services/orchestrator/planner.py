@@ -6,6 +6,7 @@ from procession.args import RequestContext
 from procession.registry import Registry
 from procession_schemas.agent import Agent, FactoryRef
 from procession_schemas.run import RunRequest
+from procession_schemas.validation import RefusedError
 from procession_schemas.work import OpenOp
 from procession_services.orchestrator.core.plan import Arrays, make_plan, pick
 from procession_services.processor_host.factories import called_in_time
@@ -43,7 +44,10 @@ class Planner:
         self._registry, self._agents = registry, agents
         vectors = settings.chroma_url or settings.chroma_path
         self._defaults = {"api_base": settings.api_base, "vectors": vectors}
-        self._api_bases = {settings.api_base, *settings.api_bases}
+        self._api_bases, self._unlisted = (
+            {settings.api_base, *settings.api_bases},
+            settings.unlisted_api_bases,
+        )
         self._of = agents.value
         self._plans: dict[tuple[str, bool, str], Plan] = {}
 
@@ -74,12 +78,17 @@ class Planner:
 
     async def _make(self, request: RunRequest, agent: Agent, arrays: Arrays, asked: int) -> Plan:
         """The plan of a request that asks for so many characters of options."""
+        strange = self._is_strange(request.agent)
+        if strange and not self._unlisted:
+            allowed = "those of configured agents, and those in PROCESSION_API_BASES"
+            told = f"agent.apiBase: the operator allows only {allowed}"
+            raise RefusedError("INVALID_REQUEST", told, "agent.apiBase")
         if isinstance(own := arrays["input"], FactoryRef):
             context = RequestContext(request.request_context)  # the run's own time has not begun
             arrays = {**arrays, "input": await called_in_time(own, self._registry, context, "input")}
         size = asked + len(agent.model_dump_json(exclude_unset=True))
         plan = await built(lambda: make_plan(request, agent, arrays, self._registry, self._defaults), size)
-        return plan.but(keyless=True) if self._is_strange(request.agent) else plan
+        return plan.but(keyless=True) if strange else plan
 
     def _is_strange(self, agent: Agent | None) -> bool:
         """Whether an agent that came with a request names a place for its calls that the operator has not named."""

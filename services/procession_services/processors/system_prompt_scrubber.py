@@ -31,6 +31,8 @@ from procession_services.processors.core.verbatim import Scanners, is_findable, 
 from procession_services.processors.detector import Detector, DetectorOptions
 
 CUSTOM: Final = "custom_pattern"
+_MOST_TEXTS: Final = 500
+"""Each is compiled alone: two milliseconds and 50 kB."""
 _WHOLE: Final = 1 << 30
 _LONG: Final = 50_000
 """Characters from which on work is done in a thread, so that the service goes on meanwhile."""
@@ -51,7 +53,9 @@ class SystemPromptScrubberOptions(DetectorOptions):
     own_prompt: bool = Field(
         default=True, description="Find repetitions of the run's system messages (instructions and `system`)."
     )
-    protected_texts: tuple[str, ...] = Field(default=(), description="Further texts not to be repeated.")
+    protected_texts: tuple[str, ...] = Field(
+        default=(), max_length=_MOST_TEXTS, description="Further texts not to be repeated."
+    )
     min_words: int = Field(
         default=8,
         ge=4,

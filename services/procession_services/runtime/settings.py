@@ -153,6 +153,11 @@ class Settings(BaseSettings):
         description="Base URLs, separated by commas, to which a provider's key goes where an agent that comes with a "
         "request names them; besides those above and of configured agents.",
     )
+    unlisted_api_bases: bool = Field(
+        default=True,
+        description="Whether agents that come with a request may name other base URLs, where calls go without a key; "
+        "`false`: such a request is refused, so that nobody reaches what is near the gateway.",
+    )
     secrets_dir: Path | None = Field(
         default=None,
         description="Directory with one file for each key that processors ask for, such as `masking-key`.",

@@ -175,6 +175,33 @@ def test_other_rules_are_told_in_the_validators_words():
     assert "- n: 1 is less than the minimum of 5" in str(problem)
 
 
+@pytest.mark.parametrize(
+    "ref",
+    [
+        "#/$defs/none",
+        "#none",
+        "other.json",
+        "http://127.0.0.1:1/any.json",
+        "http://[",
+        "#/$defs/x/examples/0/y",
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_told_before_a_model_is_asked(ref):
+    schema = {"properties": {"a": {"items": {"$ref": ref}}}, "$defs": {"x": {"examples": ["text"]}}}
+    assert schema_problem(schema) == ([], f"refers to {ref!r}, which is not in it, and nothing is fetched")
+
+
+@pytest.mark.parametrize(
+    "ref", ["#", "#/$defs/x", "#here", "within", "https://json-schema.org/draft/2020-12/schema"]
+)
+def test_a_reference_to_a_part_of_the_schema_is_fine(ref):
+    parts = {"x": {"$ref": "#"}, "y": {"$anchor": "here"}, "z": {"$id": "within", "type": "string"}}
+    assert (
+        schema_problem({"properties": {"a": {"$ref": ref}, "$ref": {"type": "string"}}, "$defs": parts})
+        is None
+    )
+
+
 def test_a_schema_is_held_against_the_draft_that_it_names():
     tuples = {"type": "array", "items": [{"type": "string"}]}
     assert schema_problem({"$schema": "http://json-schema.org/draft-07/schema#", **tuples}) is None

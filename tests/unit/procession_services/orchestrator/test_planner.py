@@ -32,14 +32,15 @@ class Upper(Processor[Options]):
 class Office:
     """A planner with one configured agent."""
 
-    def __init__(self, **agent: Any) -> None:
+    def __init__(self, unlisted: bool = True, /, **agent: Any) -> None:
         self.calls = 0
         registry = self.registry = Registry()
         for processor in (Upper, MemoryInputFilter, MessageHistory):
             registry.add_processor(processor)
         registry.factories["made"] = self._made
         self.agents = Watched("agents", None, lambda _path: {}, {"a": self.agent(**agent)})
-        settings = Settings(api_base="https://default/v1", api_bases=("https://more/v1", "https://other/v1"))
+        bases = ("https://more/v1", "https://other/v1")
+        settings = Settings(api_base="https://default/v1", api_bases=bases, unlisted_api_bases=unlisted)
         self.planner = Planner(registry, settings, self.agents)
 
     def agent(self, **fields: Any) -> Agent:
@@ -172,6 +173,15 @@ async def test_keys_go_where_the_operator_has_said(base):
 async def test_no_key_goes_where_a_request_says():
     plan = await Office().plan(agent={"name": "a", "model": "m/one", "apiBase": "https://mine/v1"})
     assert (plan.api_base, plan.keyless) == ("https://mine/v1", True)
+
+
+async def test_an_operator_may_allow_only_the_addresses_that_are_listed():
+    office = Office(False)
+    for base in (None, "https://more/v1"):
+        await office.plan(agent={"name": "a", "model": "m/one", "apiBase": base})
+    with pytest.raises(RefusedError, match="the operator allows only those of configured agents") as refused:
+        await office.plan(agent={"name": "a", "model": "m/one", "apiBase": "http://169.254.169.254/v1"})
+    assert refused.value.failure.field == "agent.apiBase"
 
 
 @pytest.mark.parametrize(

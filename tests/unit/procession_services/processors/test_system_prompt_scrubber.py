@@ -287,6 +287,7 @@ class TestOptions:
             ({"minWords": 1}, "minWords"),
             ({"protectedTexts": ["one two three four", "SAVE-7781"]}, r"protectedTexts\.1 .*customPatterns"),
             ({"protectedTexts": ["* * * *"]}, "protectedTexts"),
+            ({"protectedTexts": ["one two three four"] * 501}, "protectedTexts: .* at most 500"),
         ],
     )
     def test_what_cannot_work_is_refused(self, options, told):
