@@ -633,6 +633,23 @@ async def test_work_whose_handler_raises_anything_comes_again_soon(bus, raised):
         await worker.stop(grace=PATIENCE)
 
 
+async def test_work_whose_handler_cancels_itself_comes_again_soon(bus):
+    attempts: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handler(delivery):
+        attempts.put_nowait(delivery.attempt)
+        if delivery.attempt == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.Event().wait()
+
+    async with working(bus, handler) as (worker, send, _), asyncio.timeout(PATIENCE):  # the lease is longer
+        await send("one")
+        assert [await attempts.get(), await attempts.get()] == [1, 2]
+        await worker.stop(grace=PATIENCE)
+
+
 async def test_who_waits_for_work_that_was_given_up_is_told_in_the_end(bus, monkeypatch):
     """It was the last delivery, and to tell it may fail: Redis is full."""
     monkeypatch.setattr(worker_module, "_BACKOFF", (0.01,))

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from procession.authors import is_ours
+from procession.authors import is_cancelled, is_ctrl_c
 from procession_schemas import subjects
 from procession_services.bus.connection import Bus
 from procession_services.bus.delivery import Delivery, Hold, LostError
@@ -279,7 +279,7 @@ class Worker:
             log.warning("%s: cannot be handled and goes to DEAD: %s", delivery.subject, error)
             await self._bury(message, delivery, str(error))
         except BaseException as error:  # any failure of a handler means: deliver again, later
-            if is_ours(error):
+            if is_ctrl_c(error) or (is_cancelled(error) and self._is_taken(delivery)):
                 raise
             if not delivery.hold.lasts():
                 log.warning("%s: lost %s: %r", self._durable, delivery.subject, error)
@@ -291,6 +291,10 @@ class Worker:
                 self._settle(message, _later(_BACKOFF[min(attempt, len(_BACKOFF)) - 1]))
         else:
             self._settle(message)
+
+    def _is_taken(self, delivery: Delivery) -> bool:
+        """Whether we have cancelled the handler of it; else that has cancelled itself, which is a failure."""
+        return self._stopping or not delivery.hold.lasts()
 
     async def _take_up_again(self, message: Msg, delivery: Delivery) -> int:
         """Takes up a message that was delivered before; one that was lost often begins at a moment of its own.
