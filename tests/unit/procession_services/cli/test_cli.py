@@ -545,7 +545,7 @@ async def test_the_pace_of_the_demo_model_can_be_chosen(procession):
             if (await reader.readline()).startswith(b"data: "):
                 heard.append(loop.time())
     writer.close()
-    assert heard[-1] - heard[0] > 0.6  # it would be a tenth of it at its own pace
+    assert heard[-1] - heard[0] > 0.3  # 0.6, unless the first was read late; at its own pace it would be 0.05
 
 
 async def test_a_port_that_is_taken_is_one_clear_line(servers, procession):
