@@ -135,7 +135,7 @@ def _processors(told: dict[str, Any]) -> Iterator[str]:
     yield from _table(["processor", "hook", "µs per chunk", "µs per kilobyte", "huge part, ms", *waits], rows)
     yield from (
         "",
-        "What is meant to be expensive, µs per kilobyte, for some and for four times as much:",
+        "Input that is meant to be expensive, µs per kilobyte, for a certain amount and for four times as much:",
         "",
     )
     kinds = list(next(kinds for hooks in told["growth"].values() for kinds in hooks.values()))

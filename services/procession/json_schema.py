@@ -28,9 +28,13 @@ _LONGEST_KEPT: Final = 32 * 1024
 """Characters: what all schemas that are kept may come to is bounded by both."""
 _MANY: Final = 1_000
 """Items or names up to which the library's slow checks are made, whose time goes with the square of the number."""
+_LONGEST_PATTERN: Final = 10_000
+"""Characters: it may take 60 ms to compile, which nothing ends."""
 _MOST_ELEMENTS: Final = 2_000
 """Of a pattern, beside what is written in it."""
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_LEADS_NOWHERE: Final = (Unresolvable, LookupError, TypeError, ValueError)
+"""What the library raises: the others of some pointers into what is no schema, and of what is no address."""
 _KNOWN: Final = ("http://json-schema.org/", "https://json-schema.org/")
 """The schemas of schemas, which the library has."""
 _ends: ContextVar[float] = ContextVar("ends")
@@ -91,12 +95,7 @@ def dead_reference(schema: dict[str, Any]) -> str | None:
             if isinstance(reference, str) and not reference.startswith(_KNOWN):
                 try:
                     resolver.lookup(reference)
-                except (
-                    Unresolvable,
-                    LookupError,
-                    TypeError,
-                    ValueError,
-                ):  # some pointers into what is no schema
+                except _LEADS_NOWHERE:
                     return reference
         todo += ((part, resolver.in_subresource(part)) for part in each.subresources())
     return None
@@ -165,6 +164,8 @@ def _found(pattern: str, text: str) -> bool:
 
 @lru_cache
 def _check_size(pattern: str) -> None:
+    if len(pattern) > _LONGEST_PATTERN:
+        raise SchemaError(f"a pattern has more than {_LONGEST_PATTERN:,} characters: {pattern[:60]!r}...")
     if written_out(pattern) > _MOST_ELEMENTS + len(pattern):
         raise SchemaError(f"a pattern repeats too much: {pattern[:60]!r}")
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from tests.e2e.backup import backed_up_and_restored
 from tests.e2e.containers import confined, slim
 from tests.e2e.engine import missing
-from tests.e2e.load import Figures, answered_once, load, say, some_runs
+from tests.e2e.load import Figures, answered_once, load, more_ended, say, some_runs
 from tests.e2e.observed import observed
 from tests.e2e.scenario import under_load
 from tests.e2e.stack import Stack, documented
@@ -67,7 +67,7 @@ async def together(stack: Stack, figures: Figures) -> None:
     await stack.compose("build", "--quiet", "together")
     await stack.up("together", "demo-model")
     async with load(stack, figures) as runs:
-        await asyncio.sleep(5)
+        await more_ended(runs)
         await stack.compose("kill", "together")
         await stack.up("--no-recreate", "together")
     await answered_once(stack, runs, figures)
@@ -82,10 +82,10 @@ async def clustered(stack: Stack, figures: Figures) -> None:
     }
     await stack.up()
     async with load(stack, figures) as runs:
-        await asyncio.sleep(5)
+        await more_ended(runs)
         for server in ("nats-2", "nats-3"):
             await stack.compose("kill", server)
-            await asyncio.sleep(5)
+            await more_ended(runs)
             await stack.up("--no-recreate")
     await answered_once(stack, runs, figures)
 

@@ -22,7 +22,7 @@ from procession_schemas.agent import Agent
 if TYPE_CHECKING:
     from tests.e2e.scenario import System
 
-__all__ = ["TENANTS", "Figures", "answered_once", "load", "remembering", "say", "some_runs"]
+__all__ = ["TENANTS", "Figures", "answered_once", "load", "more_ended", "remembering", "say", "some_runs"]
 
 TENANTS: Final = ("acme", "globex")
 CLIENTS: Final = 2
@@ -91,6 +91,14 @@ async def load(system: "System", figures: Figures) -> AsyncIterator[dict[str, li
         finally:
             stopping.set()
             await asyncio.gather(*working)
+
+
+async def more_ended(ids: dict[str, list[str]], many: int = 6) -> None:
+    """Returns when so many more runs of a load have ended; as many are at work then as ever."""
+    wanted = sum(map(len, ids.values())) + many
+    async with asyncio.timeout(RUN_SECONDS):
+        while sum(map(len, ids.values())) < wanted:  # noqa: ASYNC110 - clients note it, and set no event
+            await asyncio.sleep(0.1)
 
 
 async def some_runs(system: "System", figures: Figures, many: int = 6) -> dict[str, list[str]]:

@@ -44,10 +44,8 @@ class Planner:
         self._registry, self._agents = registry, agents
         vectors = settings.chroma_url or settings.chroma_path
         self._defaults = {"api_base": settings.api_base, "vectors": vectors}
-        self._api_bases, self._unlisted = (
-            {settings.api_base, *settings.api_bases},
-            settings.unlisted_api_bases,
-        )
+        self._api_bases = {settings.api_base, *settings.api_bases}
+        self._unlisted = settings.unlisted_api_bases
         self._of = agents.value
         self._plans: dict[tuple[str, bool, str], Plan] = {}
 

@@ -53,7 +53,8 @@ def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> No
         except (SystemExit, KeyboardInterrupt) as error:
             if task.done() or is_ctrl_c(error):
                 raise
-            log.error("a task, or a callback, of a processor or tool raised %s", raised(error))  # noqa: TRY400
+            told = "a task, or a callback, of a processor or tool raised %s"
+            log.error(told, raised(error))  # noqa: TRY400 - its text may quote the conversation
 
 
 async def _serve(services: Mapping[str, Start], settings: Settings) -> None:

@@ -76,9 +76,10 @@ def test_a_check_that_takes_long_is_given_up(schema: dict[str, Any], value: Any)
         {"pattern": "("},
         {"type": "nothing"},
         {"pattern": "(?:a{1000}){1000}"},
+        {"pattern": "[ab]" * 2_501},
         {"unevaluatedProperties": False, "patternProperties": {SLOW: True}},
     ],
-    ids=["http", "file", "dead", "endless", "pattern", "type", "repeated", "unevaluated"],
+    ids=["http", "file", "dead", "endless", "pattern", "type", "repeated", "long", "unevaluated"],
 )
 def test_a_schema_that_cannot_be_used_is_told(schema: dict[str, Any]) -> None:
     with pytest.raises(UnusableSchemaError, match=r"^\w+: "):
