@@ -15,6 +15,7 @@ from procession_schemas import (
     events,
     generate,
     guard,
+    handed,
     holders,
     leases,
     offers,
@@ -96,7 +97,8 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "work.command", WorkCommand, _pattern(subjects.work, "{service}", "{tenant}", "{run}"), "WORK",
         SERVICES, WORKERS,
-        "Operations for one service to run on the context of a run; sent by whoever has done the ones before.",
+        "Operations for one service to run on the context of a run; sent by whoever has done the ones before, unless "
+        "they are handed over. The header `Procession-Again` says that somebody may have begun them.",
     ),
     Row(
         "work.result", WorkResult, _pattern(subjects.work, ORCHESTRATOR, "{tenant}", "{run}"), "WORK",
@@ -157,10 +159,22 @@ CATALOG: Final[tuple[Row, ...]] = (
         "Whoever works on this run should stop; the body is empty.",
     ),
     Row(
+        "work.handed", handed.HandedCommand, _pattern(subjects.desk, "{service}", "{replica}"), None,
+        SERVICES, WORKERS,
+        "A command for one replica, which it does without a message in WORK: whoever has one for the run keeps it. The "
+        "reply subject is where a replica without room answers with an empty body, and one that gives it up with "
+        "`-NAK`.",
+    ),
+    Row(
+        "work.undone", None, _pattern(subjects.undone, "{service}", "{replica}", "{tenant}", "{run}", "{owner}"), None,
+        WORKERS, SERVICES,
+        "The replica does not do the command that was handed to it; `owner` names its claim, in three tokens.",
+    ),
+    Row(
         "holder.question", holders.HolderQuestion, _pattern(subjects.holder, "{service}", "{replica}"), None,
         SERVICES, SERVICES,
         "Asks the replica that has claimed a command whether it works on it: NATS has given the command to another "
-        "replica, or somebody else has come to it who needs no other service for it.",
+        "replica, or somebody else has come to it who needs no other service for it, or keeps a message for its run.",
     ),
     Row(
         "holder.answer", holders.HolderAnswer, "_INBOX.{request}", None,

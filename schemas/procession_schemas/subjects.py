@@ -93,6 +93,16 @@ def holder(service: str, replica: str) -> str:
     return f"{ROOT}.holder.{service}.{replica}"
 
 
+def desk(service: str, replica: str) -> str:
+    """Commands that are handed over to one replica without a message in WORK."""
+    return f"{ROOT}.desk.{service}.{replica}"
+
+
+def undone(service: str, replica: str, tenant: str, run_id: str, owner: str) -> str:
+    """Tells a replica that a command which it has handed over to that owner is not done; so does a bounce."""
+    return f"{ROOT}.undone.{service}.{replica}.{tenant}.{run_id}.{owner}"
+
+
 def inbox(replica: str) -> str:
     """Raw chunk batches for one output replica."""
     return f"{ROOT}.inbox.{replica}"

@@ -15,6 +15,10 @@ from tests.support.system import all_but, running_system
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 
+LONG = "x" * 40_000
+"""What is asked, so long that the first command is a message, which is claimed by itself."""
+
+
 class Lossy:
     """Stands before Redis, and once hangs up in place of the answer to a script that has run."""
 
@@ -78,6 +82,6 @@ async def test_a_run_goes_on_whose_step_redis_has_taken_without_saying_so(system
     call = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "hi"}}]}
     async with lossy as redis_url, system.inside("llm_gateway", redis_url=redis_url):
         for lossy.losing in (False, True):  # Redis has to know the script
-            result, _ = await system.run(call, {"chunks": ["done"]}, agent={"tools": ["echo"]})
+            result, _ = await system.run(call, {"chunks": ["done"]}, agent={"tools": ["echo"]}, text=LONG)
             assert (result.status, result.text) == ("finished", "done")
     assert lossy.lost == 1

@@ -1,6 +1,7 @@
 """Who has a command that NATS gives out once more."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -57,13 +58,16 @@ async def two(servers, store):
         await bus.close()
 
 
+def command_of(run):
+    return WorkCommand(
+        run=run, tenant="t", agent="a", service=SERVICE, seq=3, version=0, out_seq=0, message_id="m", ops=[]
+    )
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def command(store):
     """A command that a run waits for."""
-    command = WorkCommand(
-        run=f"run-{new_token(6)}", tenant="t", agent="a", service=SERVICE, seq=3, version=0, out_seq=0,
-        message_id="m", ops=[],
-    )  # fmt: skip
+    command = command_of(f"run-{new_token(6)}")
     await store.save_state("t", command.run, StateChange(0, b"{}", 2**42, finished=False, out=3))
     return command
 
@@ -219,3 +223,27 @@ async def test_what_cannot_be_known_while_nats_is_silent_is_left_to_the_next_del
         finally:
             servers.thaw_nats()
         await bus.close()
+
+
+async def test_who_does_not_answer_keeps_what_nats_has_not_waited_for(servers, two, store, command):
+    """It was sent because somebody else died who had the message of the run."""
+    _, other = two
+    bus = await Bus.connect(servers.nats_url, "holders-still")
+    silent = new_token(10)
+    await bus.subscribe(subjects.holder(SERVICE, silent), lambda *_: None)
+    await bus.flush()
+    await claim(store, command, f"{silent}.{new_token(12)}.{SERVICE}")
+    with pytest.raises(LostError):
+        await other.elsewhere(replace(given(command), again=True, is_new=True))
+    assert not await other.elsewhere(replace(given(command), again=True))
+    await bus.close()
+
+
+async def test_one_question_asks_for_all_that_a_replica_has_claimed(two):
+    one, other = two
+    with one.working(command_of("a"), Hold()) as first, one.working(command_of("b"), Hold()) as second:
+        gone = f"{first.partition('.')[0]}.{new_token(12)}.{SERVICE}"
+        assert set(await other.at_work([first, second, gone])) == {first, second}
+        assert set(await other.at_work([gone, second])) == {second}
+    assert set(await other.at_work([first, second])) == set()
+    assert set(await other.at_work([f"nobody.{new_token(12)}.{SERVICE}"])) == set()

@@ -70,7 +70,8 @@ async def test_runs_that_redis_has_lost_end(system):
     over, _ = await system.run({"chunks": ["well"]})
     waiting = await system.start(ASKS, agent={"tools": ["echo"], "requireToolApproval": True})
     assert (await waiting.result()).status == "suspended"
-    streaming = await system.start(ENDLESS, agent={"outputProcessors": ["upper"]})
+    long = "x" * 40_000  # its request is not kept until the run is over
+    streaming = await system.start(ENDLESS, agent={"outputProcessors": ["upper"]}, text=long)
     assert (await anext(streaming.chunks()))["type"] == "start"
     await settled(system)
     await empty(system)

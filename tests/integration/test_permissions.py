@@ -60,7 +60,8 @@ def filled(row: Row) -> Iterator[tuple[str, dict[str, str]]]:
     names = re.findall(r"{(\w+)}", row.subject)
     for values in itertools.product(*(choices.get(name, ("x",)) for name in names)):
         given = dict(zip(names, values, strict=True))
-        for more in [".x"] * (row.name in ONE_REPLICA) + [""]:
+        of_owner = ".x.x" if row.name == "work.undone" else ""  # whose name has three tokens
+        for more in [".x"] * (row.name in ONE_REPLICA) + [of_owner]:
             yield row.subject.format(**given) + more, given
     if row.name == "lease.frame":
         yield f"{ROOT}.inbox.x.session.attempt", {}  # tells a replica that its lease is over
@@ -75,7 +76,7 @@ def sends(service: str, row: Row, given: dict[str, str]) -> bool:
     if service not in row.producers:
         return False
     match row.name:
-        case "work.command":
+        case "work.command" | "work.handed":
             return given["service"] in row.consumers
         case "dead.letter":
             return f"{given['stream']}.{given['service']}" in DEAD[service]

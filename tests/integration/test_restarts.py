@@ -109,11 +109,11 @@ async def test_a_cancel_is_heard_though_nats_has_lost_it(tmp_path, monkeypatch):
     monkeypatch.setattr(hosting, "_CANCELS_SECONDS", 0.1)
     do = Driver._do
 
-    async def unheard(self, state, effect):
+    async def unheard(self, state, effect, **options):
         if isinstance(effect, SignalCancel):
             await self._store.mark_cancelled(state.tenant, state.run)
         else:
-            await do(self, state, effect)
+            await do(self, state, effect, **options)
 
     monkeypatch.setattr(Driver, "_do", unheard)
     async with (

@@ -88,8 +88,12 @@ async def test_a_command_that_a_service_cannot_read_ends_its_run(system):
     subject = subjects.work("input_processors", system.client.tenant, handle.run_id)
     async with await nats.connect(system.servers.nats_url) as connection:
         js = connection.jetstream()
-        command = json.loads((await js.get_last_msg("WORK", subject)).data or b"")
-        await js.publish(subject, json.dumps({**command, "ops": [{"op": "of a later version"}]}).encode())
+        seq = int(await system.redis.hget(run_key(system.client.tenant, handle.run_id), "out"))
+        command = {
+            "run": handle.run_id, "tenant": system.client.tenant, "agent": "test", "seq": seq, "version": 0,
+            "service": "input_processors", "outSeq": 0, "messageId": "m", "ops": [{"op": "of a later version"}],
+        }  # fmt: skip
+        await js.publish(subject, json.dumps(command).encode())
         result = await handle.result(timeout=20)
         assert (result.status, result.error.code) == ("failed", "WORK_FAILED")
         await js.publish(subject, b"no command")

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
-from procession_services.bus import Bus, Hold, LostError, connection, given_out
+from procession_services.bus import AGAIN, Bus, Hold, LostError, connection, given_out
 from procession_services.bus import worker as worker_module
 from procession_services.bus.places import Places
 from procession_services.bus.streams import ensure_streams
@@ -47,8 +47,9 @@ async def working(
     )  # fmt: skip
     await worker.start()
 
-    async def send(run, body=b"{}"):
-        await bus.publish_stored(subjects.work(service, "t", run), body, message_id=f"{service}:{run}")
+    async def send(run, body=b"{}", **options):
+        subject = subjects.work(service, "t", run)
+        await bus.publish_stored(subject, body, message_id=f"{service}:{run}", **options)
 
     yield worker, send, said
 
@@ -871,3 +872,120 @@ async def test_a_worker_asks_anew_when_it_is_connected_again(servers, monkeypatc
             await handled.wait()
             await worker.stop(grace=PATIENCE)
         await bus.close()
+
+
+@asynccontextmanager
+async def hearing(bus):
+    """What is told where somebody waits to hear that what he handed over is not done."""
+    told: asyncio.Queue[bytes] = asyncio.Queue()
+    reply = f"test.{new_token(10)}"
+    subscription = await bus.subscribe(reply, lambda _subject, body, _reply: told.put_nowait(body))
+    yield reply, told
+    await bus.unsubscribe(subscription)
+
+
+def hand(worker, reply, handler, run="one"):
+    return worker.take_over(
+        subjects.work("tools", "t", run), b"{}", reply, handler, message_id="o", traceparent=None
+    )
+
+
+async def test_what_is_handed_over_is_done_without_a_word(bus):
+    done: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def handler(delivery):
+        done.put_nowait(delivery.is_message)
+
+    async with hearing(bus) as (reply, told), working(bus, handler) as (worker, _, said):
+        assert hand(worker, reply, handler)
+        async with asyncio.timeout(PATIENCE):
+            assert not await done.get()
+            await worker.stop(grace=PATIENCE)
+        await bus.flush()
+        assert told.empty()
+        assert said.empty()
+
+
+async def test_whoever_hands_over_is_told_of_a_failure(bus):
+    async def handler(_delivery):
+        raise RuntimeError("no")
+
+    async with hearing(bus) as (reply, told), working(bus, handler) as (worker, _, _):
+        assert hand(worker, reply, handler)
+        async with asyncio.timeout(PATIENCE):
+            assert (await told.get()).startswith(b"-NAK")
+        await worker.stop(grace=PATIENCE)
+
+
+async def test_a_worker_that_stops_leaves_what_it_was_handed(bus):
+    begun = asyncio.Event()
+
+    async def handler(_delivery):
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with hearing(bus) as (reply, told), working(bus, handler) as (worker, _, _):
+        assert hand(worker, reply, handler)
+        async with asyncio.timeout(PATIENCE):
+            await begun.wait()
+            await worker.stop(grace=0.01)
+            assert await told.get() == b"-NAK"
+        assert not hand(worker, reply, handler)
+
+
+async def test_nothing_is_taken_for_which_there_is_no_room(bus):
+    free = asyncio.Event()
+
+    async def handler(_delivery):
+        await free.wait()
+
+    async with hearing(bus) as (reply, told), working(bus, handler, concurrency=2) as (worker, _, _):
+        assert [hand(worker, reply, handler) for _ in range(3)] == [True, True, False]
+        free.set()
+        await worker.stop(grace=PATIENCE)
+        await bus.flush()
+        assert told.empty()
+
+
+async def test_what_is_sent_again_is_asked_for_how_often_it_was_begun_the_first_time_already(bus):
+    """Whoever had it before had no message for it."""
+    asked: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handler(_delivery):
+        raise AssertionError
+
+    async def begun(delivery):
+        asked.put_nowait(delivery.subject.rpartition(".")[2])
+        return 2
+
+    async def parted(_place, _begun, _pause):
+        return 60.0
+
+    async with working(bus, handler, begun=begun, parted=parted) as (worker, send, said):
+        await send("one", headers={AGAIN: "1"})
+        async with asyncio.timeout(PATIENCE):
+            assert await asked.get() == "one"
+            assert (await said.get()).startswith(b"-NAK")
+        await worker.stop(grace=PATIENCE)
+
+
+@pytest.mark.parametrize("lease", [60.0, 0.1])
+async def test_who_has_work_without_a_message_is_asked_again_and_again_and_waited_for_a_lease(
+    bus, monkeypatch, lease
+):
+    monkeypatch.setattr(worker_module, "_LOOK_SECONDS", 0.1)
+    asked: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def handler(_delivery):
+        raise AssertionError
+
+    async def elsewhere(delivery):
+        asked.put_nowait(delivery.again and delivery.is_new)
+        return True
+
+    async with working(bus, handler, elsewhere=elsewhere, ack_wait=lease) as (worker, send, _):
+        await send("one", headers={AGAIN: "1"})
+        async with asyncio.timeout(PATIENCE):
+            told = [await asked.get() for _ in range(3)]
+        await worker.stop(grace=PATIENCE)
+    assert told[-1] is (lease == 60.0)

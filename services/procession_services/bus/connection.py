@@ -308,18 +308,26 @@ class Bus:
         return self._nearby is not None and self._nearby.has(subject)
 
     async def subscribe(
-        self, subject: str, callback: Callback, *, queue: str = "", own: bool = False
+        self,
+        subject: str,
+        callback: Callback,
+        *,
+        queue: str = "",
+        own: bool = False,
+        bounced: Callable[[str], None] | None = None,
     ) -> Subscription:
         """Calls the callback for each message.
 
         Nobody else listens on a subject that is our `own`, so what services of this process say there goes to the
-        callback directly.
+        callback directly. Where NATS answers there that nobody heard what was published, `bounced` gets the subject.
         """
 
         def on_message(message: Msg) -> None:
             if is_bounce(message):
-                if bounced := self.on_bounce.get(message.subject):
-                    bounced()
+                if lost := self.on_bounce.get(message.subject):
+                    lost()
+                elif bounced:
+                    bounced(message.subject)
                 return
             traceparent = message.headers.get("traceparent") if message.headers else None
             try:

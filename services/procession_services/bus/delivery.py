@@ -4,6 +4,10 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
+
+AGAIN: Final = "Procession-Again"
+"""A header of a message whose work somebody may have begun already, who had it without a message."""
 
 
 class LostError(Exception):
@@ -73,7 +77,12 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery of a message."""
+    """One delivery of a message.
+
+    Attributes:
+        again: Its work may have been begun before the first delivery, by somebody who had it without a message.
+        is_new: It was stored less than a lease ago, for which whoever has its work has to be waited for.
+    """
 
     subject: str
     body: bytes
@@ -83,6 +92,13 @@ class Delivery:
     stored_at: str
     traceparent: str | None
     hold: Hold = field(default_factory=Hold)
+    again: bool = False
+    is_new: bool = False
+
+    @property
+    def is_message(self) -> bool:
+        """Whether NATS has it; else somebody else's message speaks for it."""
+        return bool(self.sequence)
 
     @property
     def place(self) -> str:

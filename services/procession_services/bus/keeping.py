@@ -5,9 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
-
-from nats.aio.msg import Msg
+from typing import Final, Protocol
 
 from procession_services.bus.connection import Bus
 from procession_services.bus.delivery import Delivery, Hold
@@ -16,12 +14,44 @@ log = logging.getLogger(__name__)
 _PAUSE_SECONDS: Final = 0.2
 
 
+class InHand(Protocol):
+    """A message in hand; the server is told on `reply` what becomes of it."""
+
+    @property
+    def data(self) -> bytes:
+        """What it says."""
+
+    @property
+    def subject(self) -> str:
+        """Where it was sent."""
+
+    @property
+    def reply(self) -> str:
+        """Where to tell."""
+
+    async def in_progress(self) -> None:
+        """Tells that it is worked on."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What somebody hands over whose own message speaks for it: only that it is not done is told, to him."""
+
+    data: bytes
+    subject: str
+    reply: str
+
+    async def in_progress(self) -> None:
+        """Tells nobody: he asks (`processor_host/far.py`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class InWork:
-    """A message, and its delivery as its handler knows it."""
+    """A message, its delivery as its handler knows it, and the handler."""
 
-    message: Msg
+    message: InHand
     delivery: Delivery
+    handler: Callable[[Delivery], Awaitable[None]]
 
 
 Known = Callable[[Delivery], Awaitable[bool]]

@@ -20,11 +20,11 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from procession.authors import is_cancelled, is_ctrl_c
 from procession_schemas import subjects
 from procession_services.bus.connection import Bus
-from procession_services.bus.delivery import Delivery, Hold, LostError
+from procession_services.bus.delivery import AGAIN, Delivery, Hold, LostError
 from procession_services.bus.given_out import give_back
-from procession_services.bus.keeping import InWork, Keeper, Known, Tasks, never
+from procession_services.bus.keeping import HandedOver, InHand, InWork, Keeper, Known, Tasks, never
 from procession_services.bus.places import Places
-from procession_services.runtime.clock import apart
+from procession_services.runtime.clock import apart, seconds
 
 log = logging.getLogger(__name__)
 _PULL_SECONDS = 5
@@ -52,6 +52,8 @@ _TOGETHER = 2
 """Times that work begins as it comes; what was lost as often, beside what ends its process, begins apart from that."""
 _APART = (2.0, 4.0, 8.0)
 """Seconds within which it does; more for what was begun more often, as what ends its process was."""
+_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 2.0, 10.0
+"""After which time to ask once more whether somebody works on what he has without a message."""
 _FIRST_SECONDS = 1.0
 """How long after its start a process may get what waited for it: moments that have come while nobody was there."""
 
@@ -248,10 +250,36 @@ class Worker:
             self._settle(message, _later(_BACKOFF[0]))
             self._wake.set()
             return
-        work = InWork(message, _delivery(message, hold))
+        self._begin(InWork(message, _delivery(message, hold, self._ack_wait), self._handler))
+
+    def take_over(
+        self,
+        subject: str,
+        body: bytes,
+        reply: str,
+        handler: Handler,
+        *,
+        message_id: str,
+        traceparent: str | None,
+    ) -> bool:
+        """Works on what somebody hands over who has a message that speaks for it; False where there is no room.
+
+        If it fails, he is told on `reply`. It is his then to have it done by a message of its own.
+        """
+        hold = self._keeper.hold()
+        if self._stopping or not (self.has_room() and hold.lasts()):
+            return False
+        delivery = Delivery(
+            subject=subject, body=body, sequence=0, attempt=1, message_id=message_id, stored_at="",
+            traceparent=traceparent, hold=hold,
+        )  # fmt: skip
+        self._begin(InWork(HandedOver(body, subject, reply), delivery, handler))
+        return True
+
+    def _begin(self, work: InWork) -> None:
         task = asyncio.create_task(self._work(work))
         self._tasks[task] = work
-        self._held += len(message.data)
+        self._held += len(work.message.data)
         task.add_done_callback(self._done)
         if self._wants_more():
             self._wake.set()
@@ -266,11 +294,12 @@ class Worker:
 
     async def _work(self, work: InWork) -> None:
         message, delivery = work.message, work.delivery
-        attempt = 1 if delivery.attempt == 1 else await self._take_up_again(message, delivery)
+        is_first = delivery.attempt == 1 and not delivery.again
+        attempt = 1 if is_first else await self._take_up_again(message, delivery)
         if not attempt:
             return
         try:
-            await self._handler(delivery)
+            await work.handler(delivery)
         except LostError as error:
             log.info("%s: somebody else works on %s", self._durable, delivery.subject)
             if error.again_in:
@@ -296,7 +325,7 @@ class Worker:
         """Whether we have cancelled the handler of it; else that has cancelled itself, which is a failure."""
         return self._stopping or not delivery.hold.lasts()
 
-    async def _take_up_again(self, message: Msg, delivery: Delivery) -> int:
+    async def _take_up_again(self, message: InHand, delivery: Delivery) -> int:
         """Takes up a message that was delivered before; one that was lost often begins at a moment of its own.
 
         Until that moment it is in nobody's hands: else it would wait for another lease with each process that ends.
@@ -307,6 +336,8 @@ class Worker:
         """
         with_others = asyncio.get_running_loop().time() - self._started < _FIRST_SECONDS
         if await self._is_elsewhere(delivery):
+            if delivery.again:  # nobody gives it back when whoever has its work dies
+                self._settle(message, _later(min(_LOOK_SECONDS * delivery.attempt, _LONGEST_LOOK_SECONDS)))
             return 0
         known = await self._times_begun(delivery)
         begun = delivery.attempt - 1 if known is None else known
@@ -347,7 +378,7 @@ class Worker:
         """How often it was begun; None where nobody can tell."""
         if self._begun is None:
             return None
-        if delivery.attempt <= min(_TOGETHER, self._max_deliver):
+        if not delivery.again and delivery.attempt <= min(_TOGETHER, self._max_deliver):
             return delivery.attempt - 1
         try:
             return await self._begun(delivery)
@@ -363,7 +394,9 @@ class Worker:
             log.warning("%s: begins %s beside others: %r", self._durable, delivery.subject, error)
             return 0.0
 
-    def _settle(self, message: Msg, how: bytes = Msg.Ack.Ack) -> None:
+    def _settle(self, message: InHand, how: bytes = Msg.Ack.Ack) -> None:
+        if isinstance(message, HandedOver) and how == Msg.Ack.Ack:
+            return
         if not self._soon:
             self._soon = asyncio.get_running_loop().call_later(_ACK_SECONDS, self._acknowledge)
         self._settled.append((message.reply, how))
@@ -378,7 +411,7 @@ class Worker:
         for reply, how in settled:
             self._bus.post(reply, how)
 
-    async def _bury(self, message: Msg, delivery: Delivery, reason: str) -> None:
+    async def _bury(self, message: InHand, delivery: Delivery, reason: str) -> None:
         """Stores the message in DEAD, tells whoever waits, then acknowledges the original."""
         kind, *rest = subjects.parse(delivery.subject)
         tail = rest if kind == "work" else [kind, *rest]
@@ -395,7 +428,7 @@ class Worker:
         await self._bus.publish_stored(
             subjects.dead(self.stream, service, tenant, run),
             delivery.body[:room],
-            message_id=f"dead:{self.stream}:{delivery.sequence}",
+            message_id=f"dead:{self.stream}:{delivery.sequence or delivery.message_id}",
             headers=headers,
         )
         while True:
@@ -419,7 +452,7 @@ def _header(text: str) -> str:
     return text.encode("ascii", "backslashreplace").decode().replace("\r", "\\r").replace("\n", "\\n")
 
 
-def _delivery(message: Msg, hold: Hold) -> Delivery:
+def _delivery(message: Msg, hold: Hold, ack_wait: float) -> Delivery:
     metadata = message.metadata
     headers = message.headers or {}
     return Delivery(
@@ -431,4 +464,6 @@ def _delivery(message: Msg, hold: Hold) -> Delivery:
         stored_at=metadata.timestamp.isoformat(),
         traceparent=headers.get("traceparent"),
         hold=hold,
+        again=AGAIN in headers,
+        is_new=seconds() - metadata.timestamp.timestamp() < ack_wait,
     )

@@ -47,9 +47,12 @@ def _publishes(service: str) -> Iterator[str]:
     yield from (f"$JS.API.STREAM.INFO.{stream}" for stream in STREAMS)
     yield "$JS.API.STREAM.MSG.GET.CHUNKS"
     yield from (f"{ROOT}.holder.{other}.*" for other in SERVICES)
+    yield from (f"{ROOT}.desk.{other}.*" for other in _COMMANDED)
     yield from (f"_INBOX.{asker}.>" for asker in SERVICES)  # itself, too: whether its connection is alive
     yield f"_INBOX.{OPERATOR}.>"  # tells how it is doing
     yield USER_INFO
+    if service in _COMMANDED:
+        yield from (f"{ROOT}.undone.{other}.*.*.*.*.*.*" for other in SERVICES)
     if service in _STREAM_HOLDERS:
         yield from (f"{ROOT}.stream.output_processors", f"{ROOT}.stream.output_processors.*")
         yield from (f"{ROOT}.offer.output_processors", f"{ROOT}.inbox.*", f"{ROOT}.inbox.*.*.*")
@@ -108,8 +111,10 @@ def _subscribes(service: str) -> Iterator[str]:
     yield f"_INBOX.{service}.>"
     yield from (subjects.admin("status"), subjects.admin("reload"))
     yield f"{ROOT}.holder.{service}.*"
+    yield f"{ROOT}.undone.{service}.*.*.*.*.*.*"
     if service in _COMMANDED:
         yield f"{ROOT}.signal.cancel.*.*"
+        yield f"{ROOT}.desk.{service}.*"
     if service in _STREAM_HOLDERS:
         yield f"{ROOT}.answers.{service}.*.*"
     yield from _EXTRA_SUBSCRIBES.get(service, ())

@@ -9,7 +9,6 @@ from procession_schemas.agent import Agent
 from procession_services.bus import Delivery
 from procession_services.bus.backlog import Backlog
 from procession_services.bus.inspect import longest_request
-from procession_services.bus.keeping import never
 from procession_services.orchestrator.deadlines import Deadlines
 from procession_services.orchestrator.handlers import Orchestrator
 from procession_services.orchestrator.known import Known
@@ -38,8 +37,6 @@ async def start(host: Host) -> None:
         log.error("every request will be refused: %s", remedy)
     sinks = await StreamSinks.of(host)
     executor = await host.executor(sinks.sink)
-    if host.handover:
-        executor.driver.takes = host.handover.takes
     load = partial(checked_agents, registry=host.registry, warn=log.warning)
     agents: Watched[dict[str, Agent]] = host.admin.watch("agents", host.settings.agents, load, {})
     host.admin.models = lambda: models_of(agents.value.values(), host.settings.api_base)
@@ -93,7 +90,7 @@ async def start(host: Host) -> None:
         give_up=requests.give_up,
         concurrency=INTAKE,
         begun=begun,
-        still_ours=handover.still_ours if handover else never,
+        still_ours=handover.still_ours,
     )
     backlog = Backlog(host.bus, Known(host.store, host.bus, executor.driver.again).knows)
     await host.answer(subjects.api(SERVICE, "*", "backlog"), backlog.answer)

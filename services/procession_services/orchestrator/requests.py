@@ -24,7 +24,6 @@ from procession_services.orchestrator.places import PlaceKeeper
 from procession_services.orchestrator.planner import Planner
 from procession_services.orchestrator.turns import AT_ONCE, Turns
 from procession_services.processor_host.driver import Driver, change, line_of
-from procession_services.processor_host.handover import Handover
 from procession_services.processor_host.holders import Claimed
 from procession_services.processor_host.service import Host
 from procession_services.runs.events import Effect, Started
@@ -76,8 +75,7 @@ class _Admitted:
 class Requests:
     """Handles requests. Any replica handles any of them.
 
-    Agents are looked up when a run is accepted, so a changed file counts for the next one. Where the host has a
-    handover, this process begins with runs itself if it can.
+    Agents are looked up when a run is accepted, so a changed file counts for the next one.
     """
 
     def __init__(
@@ -118,17 +116,17 @@ class Requests:
         if is_new and self._turns.waiting(tenant) >= most:
             await self._reject_unread(tenant, delivery)
             return
-        speaks = self._handover and is_new and len(delivery.body) <= _LONGEST_IN_HAND
+        speaks = is_new and len(delivery.body) <= _LONGEST_IN_HAND
         async with self._turns.turn(tenant):
             leap = not is_new or self._may_be_forgotten(delivery)
             async with self._begun.counted(delivery.place, delivery.attempt):
                 admitted = await self._requested(delivery, leap=leap, hold=delivery.hold if speaks else None)
-        if self._handover is None or admitted is None or admitted.first is None:
+        if admitted is None or admitted.first is None:
             await self._kept(admitted, delivery)
             return
         keeping = asyncio.create_task(self._told_and_kept(admitted, delivery))
         try:
-            await self._begin(admitted.state, admitted.first, self._handover, delivery)
+            await self._begin(admitted.state, admitted.first, delivery)
             await keeping
         finally:
             await ended(keeping)
@@ -147,14 +145,14 @@ class Requests:
             async with self._turns.turn(tenant):
                 admitted = await self._requested(delivery, leap=True)
 
-    async def _begin(self, state: RunState, first: Claimed, handover: Handover, delivery: Delivery) -> None:
+    async def _begin(self, state: RunState, first: Claimed, delivery: Delivery) -> None:
         """Does the first command of a run, and what follows here.
 
         Where that fails the request comes again, and the command is sent. What Redis does not allow there is not the
         request's failure, which was admitted: it is sent at once.
         """
         try:
-            await handover.follow(first, replace(delivery, traceparent=state.traceparent))
+            await self._handover.follow(first, replace(delivery, traceparent=state.traceparent))
         except NotAllowedError as error:
             log.warning("run %s of tenant %s goes on by NATS: %s", state.run, state.tenant, error)
             await self._driver.again(state.tenant, state.run)

@@ -19,11 +19,14 @@ class Cancels:
         self.listeners: list[Callable[[str, str], None]] = []
         self._store = store
         self._signals: dict[tuple[str, str], list[AbortSignal]] = {}
+        self._lately: dict[tuple[str, str], float] = {}
 
     @contextmanager
     def watched(self, tenant: str, run: str) -> Iterator[AbortSignal]:
         """The signal that fires when the run is cancelled meanwhile."""
         key, signal = (tenant, run), AbortSignal()
+        if key in self._lately:  # a command that was handed over may come behind that
+            signal.abort()
         signals = self._signals.setdefault(key, [])
         signals.append(signal)
         try:
@@ -35,6 +38,7 @@ class Cancels:
 
     def cancel(self, tenant: str, run: str) -> None:
         """Fires the signals of a run, and tells whoever else wants to know."""
+        self._lately[tenant, run] = asyncio.get_running_loop().time()
         for listener in self.listeners:
             listener(tenant, run)
         for signal in self._signals.get((tenant, run), ()):
@@ -42,6 +46,8 @@ class Cancels:
 
     async def look(self) -> None:
         """Fires the signals of runs that were cancelled while nobody could tell us."""
+        oldest = asyncio.get_running_loop().time() - LEAVE_SECONDS
+        self._lately = {key: moment for key, moment in self._lately.items() if moment > oldest}
         going = [key for key, signals in self._signals.items() if not all(s.aborted for s in signals)]
         cancelled = await asyncio.gather(*(self._store.is_cancelled(*key) for key in going))
         for (tenant, run), told in zip(going, cancelled, strict=True):

@@ -8,7 +8,7 @@ and compare-and-set make harmless.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -18,10 +18,9 @@ from procession_schemas import subjects
 from procession_schemas.events import RequestRejected, RunAccepted, RunFinished, RunResumed, RunSuspended
 from procession_schemas.run import Failure, RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
-from procession_services.bus import Bus, Hold, LostError
-from procession_services.processor_host.cancels import Cancels
+from procession_services.bus import AGAIN, Bus, Hold, LostError
 from procession_services.processor_host.fitting import fitting_end
-from procession_services.processor_host.holders import Claimed, Holders
+from procession_services.processor_host.holders import Claimed
 from procession_services.processor_host.outbox import Outbox
 from procession_services.runs.events import (
     Effect,
@@ -51,16 +50,9 @@ Told = RunAccepted | RequestRejected | RunSuspended | RunResumed
 """Events that say what becomes of a request, or of a run before its end."""
 
 
-class Here(Protocol):
-    """A service of this process, as the others know it."""
-
-    holders: Holders
-    cancels: Cancels
-
-
 @dataclass(frozen=True, slots=True)
 class Claiming:
-    """A command that is claimed with the state that wants it: this process does it, without a message for it.
+    """A command that is claimed with the state that wants it: its owner does it, without a message for it.
 
     Attributes:
         signal: Fires when the run is cancelled.
@@ -72,15 +64,21 @@ class Claiming:
 
     def claimed(self, stored: StoredContext) -> Claimed:
         """The command, with what Redis holds of the run since it was claimed."""
-        return Claimed(
-            _own(self.command), self.owner, replace(stored, cancelled=stored.cancelled or self.signal.aborted)
-        )
+        cancelled = stored.cancelled or self.signal.aborted
+        return Claimed(self.command, self.owner, replace(stored, cancelled=cancelled))
+
+
+class Taker(Protocol):
+    """A replica of a service that would take a command without a message for it."""
+
+    def claiming(self, command: WorkCommand, hold: Hold) -> AbstractContextManager[Claiming]:
+        """Lets it have the command, for what is in hand by that hold, from the end of the block on."""
 
 
 class Driver:
     """Moves runs on; `execute` does a command that needs no other service.
 
-    `takes` gives a service that may do a command in this process, without a message for it.
+    `takes` gives a replica of a service that may do a command without a message for it.
     """
 
     def __init__(
@@ -88,7 +86,7 @@ class Driver:
     ) -> None:
         self._bus, self._store, self._execute = bus, store, execute
         self.on_deadline_added: Callable[[int], None] = lambda _: None
-        self.takes: Callable[[str], Here | None] = lambda _: None
+        self.takes: Callable[[str], Taker | None] = lambda _: None
 
     async def event(self, tenant: str, run: str, event: RunEvent) -> bool:
         """Takes an event into a run; False when there is no such run.
@@ -114,7 +112,7 @@ class Driver:
         if state is not None:
             if beyond and beyond.service != LOCAL and state.sent and state.seq == beyond.seq:
                 raise LostError
-            await self.perform(state, outstanding(state))
+            await self.perform(state, outstanding(state), again=True)
 
     async def _apply(self, tenant: str, run: str, stored: StoredState, event: RunEvent) -> None:
         """Reduces, saves and acts; starts over when somebody else saved first."""
@@ -152,19 +150,13 @@ class Driver:
 
     @contextmanager
     def claiming(self, effects: list[Effect], hold: Hold | None) -> Iterator["Claiming | None"]:
-        """Gives the command among the effects that this process does itself, for what is in hand by that hold.
-
-        For the length of the block it is known to be worked on here.
-        """
+        """Gives the command among the effects that is handed over, for what is in hand by that hold."""
         sends = (effect.command for effect in effects if isinstance(effect, Send))
         command = next(sends, None) if hold else None
-        here = self.takes(command.service) if command else None
-        if command and hold and here:
-            with (
-                here.holders.claiming(hold) as owner,
-                here.cancels.watched(command.tenant, command.run) as signal,
-            ):
-                yield Claiming(command, owner, signal)
+        taker = self.takes(command.service) if command else None
+        if command and hold and taker:
+            with taker.claiming(command, hold) as claiming:
+                yield claiming
         else:
             yield None
 
@@ -192,22 +184,27 @@ class Driver:
             await self._pass_turn(tenant, _line_key(tenant, line))
 
     async def perform(
-        self, state: RunState, effects: list[Effect], *, but: WorkCommand | None = None
+        self,
+        state: RunState,
+        effects: list[Effect],
+        *,
+        but: WorkCommand | None = None,
+        again: bool = False,
     ) -> None:
-        """Does what the reducer wants, but for a command that this process does."""
+        """Does what the reducer wants, but for a command that is handed over; perhaps somebody did it before."""
         with telemetry.observer().continued(state.traceparent):
             for effect in effects:
                 if not (isinstance(effect, Send) and effect.command is but):
-                    await self._do(state, effect)
+                    await self._do(state, effect, again=again)
             if state.status == "done":
                 self._store.mark_told(state.tenant, state.run, state.fingerprint)
 
-    async def _do(self, state: RunState, effect: Effect) -> None:
+    async def _do(self, state: RunState, effect: Effect, *, again: bool) -> None:
         match effect:
             case Send(command) if command.service == LOCAL:
-                await self._execute(_own(command))
+                await self._execute(own(command))
             case Send(command):
-                await self._send(state, command)
+                await self._send(state, command, again=again)
             case SignalCancel():
                 await self._store.mark_cancelled(state.tenant, state.run)
                 await self._bus.publish(subjects.cancelled(state.tenant, state.run), b"")
@@ -222,9 +219,10 @@ class Driver:
             case Interrupt():
                 await self._interrupt(state)
 
-    async def _send(self, state: RunState, command: WorkCommand) -> None:
+    async def _send(self, state: RunState, command: WorkCommand, *, again: bool) -> None:
         """Sends a command; one that no stream takes has failed, since it would not be shorter the next time."""
-        headers = {"traceparent": state.traceparent} if state.traceparent else None
+        headers = {AGAIN: "1"} if again else {}
+        headers |= {"traceparent": state.traceparent} if state.traceparent else {}
         subject, body = subjects.work(command.service, command.tenant, command.run), command.to_json()
         if self._bus.fits(body):
             await self._bus.publish_stored(
@@ -366,7 +364,7 @@ def failed_result(command: WorkCommand, error: Failure) -> WorkResult:
     )
 
 
-def _own(command: WorkCommand) -> WorkCommand:
+def own(command: WorkCommand) -> WorkCommand:
     """The command as it comes out of NATS: as it was made, its parts are also the plan's."""
     return WorkCommand.from_json(command.to_json())
 

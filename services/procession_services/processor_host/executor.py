@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -33,7 +34,7 @@ from procession_schemas.work import (
 )
 from procession_services.bus import Bus, Delivery, Hold, LostError
 from procession_services.processor_host.cancels import LEAVE_SECONDS, Cancels
-from procession_services.processor_host.driver import Driver, moved
+from procession_services.processor_host.driver import Claiming, Driver, moved
 from procession_services.processor_host.errors import (
     Cancelled,
     Lent,
@@ -120,7 +121,7 @@ class Executor:
         acknowledged then: it may be his as well, and stands for his work.
 
         Returns:
-            The command that follows in this process; None where there is none, or NATS has it.
+            The command that follows, to be handed over; None where there is none, or NATS has it.
 
         Raises:
             LostError: Somebody else has the command, so this delivery says nothing more.
@@ -128,6 +129,15 @@ class Executor:
         attempt, trace = (delivery.attempt, delivery.traceparent) if delivery else (0, None)
         with telemetry.observer().command(command, attempt, trace) as told:
             return await self._execute(command, delivery, delivery.hold if delivery else None, told)
+
+    @contextmanager
+    def claiming(self, command: WorkCommand, hold: Hold) -> Iterator[Claiming]:
+        """Notes that a command is going to be done here, and whether its run is cancelled meanwhile; see `Taker`."""
+        with (
+            self.holders.claiming(hold) as owner,
+            self.cancels.watched(command.tenant, command.run) as signal,
+        ):
+            yield Claiming(command, owner, signal)
 
     async def follow(self, claimed: Claimed, delivery: Delivery) -> Claimed | None:
         """As `execute`, for a command that was handed over here; the delivery that led to it stands for it."""

@@ -4,15 +4,16 @@ NATS gives a command out once more, where only NATS was silent for long; and one
 by whoever hears of the run meanwhile.
 """
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from procession_schemas import subjects
 from procession_schemas.holders import HolderAnswer, HolderQuestion
 from procession_schemas.work import WorkCommand
-from procession_services.bus import Bus, Delivery, Hold, LostError, RequestTimeoutError
+from procession_services.bus import Bus, Delivery, Hold, LostError, NoResponderError, RequestTimeoutError
 from procession_services.bus.alive import is_listening, request_when_up
 from procession_services.runtime.clock import new_token, seconds
 from procession_services.runtime.replicas import is_listed
@@ -39,6 +40,11 @@ class Claimed(NamedTuple):
     stored: StoredContext
 
 
+def new_owner(service: str, replica: str) -> str:
+    """A name for a claim of that replica of the service."""
+    return f"{replica}.{new_token(12)}.{service}"
+
+
 def replica_of(owner: str) -> tuple[str, str]:
     """The service and the replica that an owner of a command is."""
     replica, _, service = owner.split(".")
@@ -60,8 +66,10 @@ class Holders:
 
     async def answer(self, _subject: str, body: bytes) -> bytes:
         """Answers another replica's question on `subjects.holder`."""
-        works = await self._works(HolderQuestion.model_validate_json(body).owner)
-        return HolderAnswer(works=works).to_json()
+        question = HolderQuestion.model_validate_json(body)
+        works, *others = await asyncio.gather(*map(self._works, (question.owner, *question.others)))
+        at_work = [owner for owner, works in zip(question.others, others, strict=True) if works]
+        return HolderAnswer(works=works, others=at_work).to_json()
 
     @contextmanager
     def claiming(self, hold: Hold) -> Iterator[str]:
@@ -84,7 +92,7 @@ class Holders:
             del self._owners[owner], self._held[hold]
 
     def _new_owner(self) -> str:
-        return f"{self._replica}.{new_token(12)}.{self._service}"
+        return new_owner(self._service, self._replica)
 
     async def _works(self, owner: str) -> bool:
         """Whether that owner works here, and goes on: a process that stood still has lost what it held."""
@@ -111,14 +119,17 @@ class Holders:
         """Whether the replica that has claimed a command, which was delivered once more, works on it.
 
         If it does not, the delivery may take the command from that one, and from nobody else: of several deliveries
-        that ask at the same time one does.
+        that ask at the same time one does. From one that only does not answer nothing is taken that was sent `again`
+        less than a lease ago.
 
         Raises:
             LostError: It did not answer, and NATS does not either: the next delivery will tell.
             UnfitError: It is no command.
         """
         command = WorkCommand.from_json(delivery.body)
-        delivery.hold.instead_of, lives = await self.owner_of(command)
+        delivery.hold.instead_of, lives = await self.owner_of(
+            command, patient=delivery.again and delivery.is_new
+        )
         return lives
 
     async def begun(self, delivery: Delivery) -> int:
@@ -130,21 +141,32 @@ class Holders:
         command = WorkCommand.from_json(delivery.body)
         return await self._store.times_begun(command.tenant, command.run, command.seq)
 
-    async def owner_of(self, command: WorkCommand) -> tuple[str, bool]:
+    async def owner_of(self, command: WorkCommand, *, patient: bool = False) -> tuple[str, bool]:
         """Who has claimed a command, empty where nobody has, and whether that one works on it.
 
         Raises:
-            LostError: It did not answer, and NATS does not either.
+            LostError: It did not answer, and NATS does not either, or we are `patient`.
         """
         owner = await self._store.claimed_by(command.tenant, command.run, command.seq) or ""
         if not owner:
             return owner, False
         service, replica = replica_of(owner)
         here = (service, replica) == (self._service, self._replica)
-        lives = await (self._works(owner) if here else self._says_so(service, replica, owner))
+        lives = await (self._works(owner) if here else self._says_so(service, replica, owner, patient))
         if lives:
             log.info("%s: replica %s works on %s", service, replica, command.id)
         return owner, lives
+
+    async def at_work(self, owners: Sequence[str]) -> Collection[str]:
+        """Those of a replica's owners that work, as far as it says so."""
+        service, replica = replica_of(owners[0])
+        question = HolderQuestion(owner=owners[0], others=list(owners[1:])).to_json()
+        try:
+            answer = await self._bus.request(subjects.holder(service, replica), question, _ASK_SECONDS)
+        except (NoResponderError, RequestTimeoutError):
+            return ()
+        told = HolderAnswer.model_validate_json(answer)
+        return {*told.others, *(owners[:1] if told.works else ())}
 
     async def is_gone(self, owner: str) -> bool:
         """Whether the replica of an owner is gone for certain, as `Peers` finds it."""
@@ -152,7 +174,7 @@ class Holders:
         listed = await is_listed(self._store.redis, service, replica)
         return not (listed or await is_there(self._bus, service, replica))
 
-    async def _says_so(self, service: str, replica: str, owner: str) -> bool:
+    async def _says_so(self, service: str, replica: str, owner: str, patient: bool) -> bool:  # noqa: FBT001
         if await self.is_gone(owner):
             return False
         subject, question = subjects.holder(service, replica), HolderQuestion(owner=owner).to_json()
@@ -160,6 +182,6 @@ class Holders:
             answer = await request_when_up(self._bus, subject, question, _ASK_SECONDS)
             return HolderAnswer.model_validate_json(answer).works
         except RequestTimeoutError:
-            if await self._bus.answers(_ASK_SECONDS):
-                return False
-            raise LostError from None
+            if patient or not await self._bus.answers(_ASK_SECONDS):
+                raise LostError from None
+            return False

@@ -109,7 +109,7 @@ class _Process:
         self._services, self._settings = services, settings
         several = len(services) > 1
         self._nearby = Nearby() if several else None
-        self._handover = Handover() if several else None
+        self._handover = Handover()
 
     async def run(self) -> None:
         """Runs them until they are to stop; raises what keeps one of them from starting.

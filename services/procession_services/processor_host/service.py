@@ -26,6 +26,7 @@ from procession_services.bus.worker import Handler
 from procession_services.processor_host.admin import Admin
 from procession_services.processor_host.driver import failed_result
 from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.far import Far
 from procession_services.processor_host.handover import Handover
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.job import OpRunner, SinkFactory
@@ -75,14 +76,15 @@ class Host:
     """What every service has: settings, bus, Redis, registry, and what it starts and stops.
 
     Attributes:
-        handover: Where this one's commands are handed over from and to; None where it has a process of its own.
+        handover: Where commands are handed over from and to, which services of one process share.
         silence: Seconds for which a replica says nothing to Redis until the others ask NATS whether it is gone.
     """
 
     def __init__(
         self, service: str, settings: Settings, bus: Bus, access: Access, handover: Handover | None = None
     ) -> None:
-        self.service, self.settings, self.bus, self.handover = service, settings, bus, handover
+        self.service, self.settings, self.bus = service, settings, bus
+        self.handover = handover or Handover()
         self.redis = connect(settings.redis_url, access)
         self.store = RunStore(
             self.redis, ttl=settings.context_ttl, finished_ttl=settings.finished_ttl, told_ttl=EVENTS_SECONDS
@@ -217,6 +219,20 @@ class Host:
         )
         asked = subjects.holder(self.service, replica)
         await self.answer(asked, executor.holders.answer, to_the_end=True)
+        executor.driver.takes = self.handover.takes
+        if self.handover.far is None:
+            far = Far(
+                self.bus,
+                self.store,
+                self.service,
+                replica,
+                driver=executor.driver,
+                holders=executor.holders,
+                silence=self.silence,
+            )
+            self.handover.far = far
+            await far.start()
+            self.on_stop.append(far.stop)
         return executor
 
     async def work_on_commands(
@@ -233,8 +249,7 @@ class Host:
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.from_json(delivery.body)
             then = await executor.execute(command, delivery)
-            if handover:
-                await handover.follow(then, delivery, worker)
+            await handover.follow(then, delivery, worker)
 
         async def give_up(delivery: Delivery, reason: str) -> None:
             if (command := _readable(delivery.body)) is None:
@@ -250,12 +265,18 @@ class Host:
             filter_subject=f"{subjects.ROOT}.work.{self.service}.>",
             handler=handle,
             give_up=give_up,
-            still_ours=(handover or executor.holders).still_ours,
+            still_ours=handover.still_ours,
             elsewhere=executor.holders.elsewhere,
             begun=executor.holders.begun,
         )
-        if handover:
-            handover.open(executor, worker)
+        handover.open(executor, worker)
+
+        def on_handed(_subject: str, body: bytes, reply: str) -> None:
+            if not handover.on_handed(self.service, body, reply):
+                self.bus.post(reply, b"")
+
+        desk = await self.bus.subscribe(subjects.desk(self.service, self.settings.replica), on_handed)
+        self.on_drain.append(partial(self.bus.unsubscribe, desk))
         return executor
 
     async def _listen_for_cancel(self, executor: Executor) -> None:
@@ -298,8 +319,7 @@ class Host:
 
     async def stop(self) -> None:
         """Drains: finishes or hands back what is in flight, then closes; a step that fails keeps no other from it."""
-        if self.handover:
-            self.handover.close()
+        self.handover.close()
         grace = self.settings.drain_timeout
         ends = asyncio.get_running_loop().time() + grace + _CLOSE_SECONDS
         drains: list[_Step] = [*(partial(worker.stop, grace) for worker in self.workers), *self.on_drain]

@@ -6,7 +6,7 @@ from typing import Any
 from procession_services.runtime import scripts
 from procession_services.runtime.redis_client import RedisClient, Script
 
-__all__ = ["Replicas", "is_listed"]
+__all__ = ["Living", "Replicas", "is_listed"]
 
 
 class Replicas:
@@ -40,6 +40,18 @@ class Replicas:
     async def leave(self) -> None:
         """Takes this one off the list."""
         await self.remove(self._replica)
+
+
+class Living:
+    """Which replicas the services have that said of late, within `silence` seconds, that they live."""
+
+    def __init__(self, redis: RedisClient, silence: float) -> None:
+        self._silent_ms = round(silence * 1000)
+        self._living = partial(redis.run, Script(scripts.LIVING))
+
+    async def of(self, service: str) -> list[str]:
+        """Those of a service, by the clock of Redis."""
+        return [each.decode() for each in await self._living(keys=[_key(service)], args=[self._silent_ms])]
 
 
 async def is_listed(redis: RedisClient, service: str, replica: str) -> bool:

@@ -21,7 +21,7 @@ class StoredContext:
 
     version: int
     seq: int
-    data: dict[str, Any] | None
+    context: bytes | None
     result: bytes | None
     cancelled: bool
     state_version: int = 0
@@ -30,6 +30,24 @@ class StoredContext:
     out: int = 0
     claims: int = 0
     numbered_in: int = 0
+
+    @property
+    def data(self) -> dict[str, Any] | None:
+        """The context as a new object each time; None when there is none."""
+        return orjson.loads(self.context) if self.context else None
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where a run stands, for who has a message that speaks for it.
+
+    Attributes:
+        told: Its end was told; or Redis knows nothing of it.
+        owner: Who has claimed the command that it waits for; empty where nobody has, or it waits for none.
+    """
+
+    told: bool
+    owner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +71,7 @@ class Beginning:
         return StoredContext(
             version=0,
             seq=-1,
-            data=None,
+            context=None,
             result=None,
             cancelled=False,
             state_version=1,
@@ -109,7 +127,7 @@ def after_commit(
     return StoredContext(
         version=before.version + 1,
         seq=before.out,
-        data=orjson.loads(context),
+        context=context,
         result=None,
         cancelled=cancelled,
         state_version=change.version + 1,

@@ -2,7 +2,19 @@
 
 from procession_services.runtime import admission
 
-__all__ = ["ADMIT", "BEGIN", "CANCEL", "COMMIT", "END", "LOG_PARTS", "NEXT", "REFUSE", "SAVE", "TAKE"]
+__all__ = [
+    "ADMIT",
+    "BEGIN",
+    "CANCEL",
+    "COMMIT",
+    "END",
+    "LOG_PARTS",
+    "NEXT",
+    "REFUSE",
+    "SAVE",
+    "TAKE",
+    "UNCLAIM",
+]
 
 _KEEP = """
 -- For so long at least; a run that waits for a person may have to be kept for longer.
@@ -113,6 +125,13 @@ if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and have[9] == ARGV[1] then
 end
 return have
 """
+UNCLAIM = """
+local seq, owner = string.match(redis.call('HGET', KEYS[1], 'claim') or '', '^(%d+):(.*)$')
+if owner ~= ARGV[1] or redis.call('HGET', KEYS[1], 'out') ~= seq then return 0 end
+redis.call('HDEL', KEYS[1], 'claim')
+if ARGV[2] == '' then redis.call('HDEL', KEYS[1], 'claims', 'begun') end
+return 1
+"""
 SAVE = (
     _STATE
     + """
@@ -140,6 +159,12 @@ ALIVE = (
     + """
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
+"""
+)
+LIVING = (
+    _NOW
+    + """
+return redis.call('ZRANGEBYSCORE', KEYS[1], now - tonumber(ARGV[1]), '+inf')
 """
 )
 BEGIN = "redis.call('INCR', KEYS[1]); redis.call('EXPIRE', KEYS[1], ARGV[1])"

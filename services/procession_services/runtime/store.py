@@ -7,7 +7,7 @@ write is a compare-and-set in a script.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +23,7 @@ from procession_services.runtime.run_records import (
     Beginning,
     Committed,
     Saved,
+    Stand,
     StateChange,
     StoredContext,
     StoredState,
@@ -75,6 +76,7 @@ class RunStore:
         self._next = partial(redis.run, Script(scripts.NEXT))
         self._log_parts = partial(redis.run, Script(scripts.LOG_PARTS))
         self._cancel = partial(redis.run, Script(scripts.CANCEL))
+        self._unclaim = partial(redis.run, Script(scripts.UNCLAIM))
         self._enter = partial(redis.run, Script(admission.ENTER))
         self._leave = partial(redis.run, Script(admission.LEAVE))
 
@@ -141,6 +143,27 @@ class RunStore:
                     if claim and message and int(out or 0):
                         found.append((claim.decode().partition(":")[2], int(message)))
         return found
+
+    async def stands(self, runs: Sequence[tuple[str, str]]) -> list[Stand]:
+        """Where runs stand, each given by its tenant and its name."""
+        stands = list[Stand]()
+        for start in range(0, len(runs), _AT_ONCE):
+            async with self.redis.pipeline(transaction=False) as pipe:
+                for tenant, run in runs[start : start + _AT_ONCE]:
+                    pipe.hmget(run_key(tenant, run), "state_v", "out", "claim").exists(_told_key(tenant, run))
+                answers = iter(await pipe.execute())
+            for (version, out, claim), told in zip(answers, answers, strict=True):
+                claimed, _, owner = (claim or b"").partition(b":")
+                stands.append(Stand(bool(told) or not version, owner.decode() if claimed == out else ""))
+        return stands
+
+    async def unclaim(self, tenant: str, run: str, owner: str, *, begun: bool) -> bool:
+        """Takes back the claim of an owner that does not do the command; one that was `begun` counts as an attempt.
+
+        Says whether it was the owner's.
+        """
+        args = [owner, "1" if begun else ""]
+        return bool(await self._unclaim(keys=[run_key(tenant, run)], args=args))
 
     async def times_begun(self, tenant: str, run: str, seq: int) -> int:
         """How often command `seq` was begun, whatever NATS says of its deliveries."""
@@ -408,7 +431,7 @@ def _stored(fields: list[Any]) -> StoredContext:
     return StoredContext(
         int(version or 0),
         -1 if seq is None else int(seq),
-        orjson.loads(context) if context else None,
+        context or None,
         result,
         bool(cancelled),
         int(state_version or 0),

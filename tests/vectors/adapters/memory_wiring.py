@@ -177,7 +177,7 @@ class _Runs:
                 job = executor._job(command(state, state.sent), context, AbortSignal(), Hold(), 1)
                 await executor._run(job, executor._runners)
                 seq = job.command.seq
-                context = StoredContext(context.version + 1, seq, job.ctx.to_dict(), None, cancelled=False)
+                context = StoredContext(context.version + 1, seq, job.ctx.to_json(), None, cancelled=False)
                 state, _ = reduce(state, job.result)
         assert state.result is not None
         await asyncio.sleep(0.01)  # messages sort by time: the next turn comes a moment later

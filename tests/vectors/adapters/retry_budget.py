@@ -159,7 +159,7 @@ async def _run(script: Script, options: dict[str, Any], *, at_step: bool) -> Run
         job = executor._job(command(state, state.sent), context, AbortSignal(), Hold(), 1)
         await executor._run(job, executor._runners)
         context = StoredContext(
-            context.version + 1, job.command.seq, job.ctx.to_dict(), None, cancelled=False
+            context.version + 1, job.command.seq, job.ctx.to_json(), None, cancelled=False
         )
         state, _ = reduce(state, job.result)
     assert state.result is not None

@@ -1,0 +1,297 @@
+"""Services in processes of their own hand commands to each other, and a run survives whatever happens to that."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import nats as nats_client
+import pytest
+import pytest_asyncio
+
+from procession_schemas import subjects
+from procession_services.processor_host.executor import Executor
+from procession_services.processor_host.far import Far
+from procession_services.runtime.clock import new_token
+from tests.support.servers import own_servers
+from tests.support.system import SERVICES, all_but, finished, running_system, text_of
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+LEASE = 30.0
+SOONER = 20.0
+"""What is not given back before its lease is over comes later than that."""
+TEXT = [f"word{number} " for number in range(60)]
+DELAYED = {"chunk_delay_ms": 15}
+SLOW = {"chunks": TEXT, **DELAYED}
+ENDLESS = {"chunks": ["lost "] * 9000, **DELAYED}
+CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "x"}}]}
+AGENT = {"inputProcessors": ["unicode-normalizer"], "outputProcessors": ["upper"], "tools": ["echo"]}
+WORKERS = ("input_processors", "llm_gateway", "tools")
+"""Who gets commands of such an agent."""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def servers(tmp_path):
+    async with own_servers(tmp_path / "servers") as servers:
+        yield servers
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def system(servers, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    async with running_system(servers.endpoints, tmp_path) as system:
+        yield system
+
+
+class Heard:
+    """What is told meanwhile: the kind of each message, and for which service it is."""
+
+    def __init__(self, connection):
+        self._connection, self._told = connection, []
+
+    async def listen(self, kind):
+        """Listens to messages of a kind; NATS takes us for somebody who gets them."""
+        await self._connection.subscribe(f"{subjects.ROOT}.{kind}.>", cb=self._hear)
+        await self._connection.flush()
+
+    async def _hear(self, message):
+        self._told.append(tuple(subjects.parse(message.subject)[:2]))
+
+    async def told(self):
+        """All until now."""
+        await self._connection.flush()
+        return self._told
+
+    async def forget(self):
+        """Begins anew."""
+        await self._connection.flush()
+        self._told.clear()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def heard(servers):
+    """Commands that go as messages, and what was handed over and is not done."""
+    connection = await nats_client.connect(servers.endpoints.nats_url)
+    heard = Heard(connection)
+    await heard.listen("work")
+    await heard.listen("undone")
+    yield heard
+    await connection.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def start(system):
+    """Starts processes with one service each; gives the last one."""
+    async with AsyncExitStack() as stack:
+
+        async def started(*services):
+            processes = [system.process(each, work_ack_wait=LEASE, log_level="INFO") for each in services]
+            for process in processes:
+                stack.push_async_callback(process.stop)
+                await (await process.start()).ready()
+            return processes[-1]
+
+        yield started
+
+
+async def acquainted(system, heard):
+    """Has runs done until every service knows whom to hand commands to."""
+    async with asyncio.timeout(SOONER):
+        while True:
+            await heard.forget()
+            result, chunks = await system.run(CALL, {"chunks": ["do", "ne"]}, agent=AGENT)
+            assert result.text == text_of(chunks) == "DONE"
+            if "work" not in [kind for kind, _ in await heard.told()]:
+                break
+
+
+async def begun(handle):
+    """Waits for the first text of a run."""
+    async for chunk in handle:
+        if chunk["type"] == "text-delta":
+            return
+
+
+def types_of(chunks):
+    return [chunk["type"] for chunk in chunks]
+
+
+async def test_who_knows_whom_hands_commands_over_without_messages(system, heard):
+    await heard.listen("desk")
+    async with system.inside(*SERVICES):
+        await acquainted(system, heard)
+        handed = await heard.told()
+    services = ["input_processors", "llm_gateway", "tools", "llm_gateway"]
+    assert handed == [("desk", service) for service in services]
+
+
+async def test_a_request_is_let_go_when_its_run_is_over(servers, system, heard):
+    connection = await nats_client.connect(servers.endpoints.nats_url)
+
+    async def requests():
+        return (await connection.jetstream().stream_info("RUNS")).state.messages
+
+    async with system.inside(*SERVICES):
+        await acquainted(system, heard)
+        handle = await system.start({**SLOW, "chunk_delay_ms": 100}, agent=AGENT)
+        await begun(handle)
+        assert await requests()
+        await finished(handle)
+        await eventually(lambda: _is_zero(requests))
+    await connection.close()
+
+
+async def _is_zero(count):
+    return await count() == 0
+
+
+async def test_a_replica_that_is_not_there_costs_nothing_that_anybody_sees(system, heard):
+    """One of an earlier version does not listen there, and one that has just died neither."""
+    async with system.inside(*SERVICES):
+        await acquainted(system, heard)
+        seconds, _ = await system.redis.time()
+        for service in WORKERS:
+            key = f"procession:admission:replicas:{service}"
+            await system.redis.zadd(key, {f"ghost-{new_token(6)}": (seconds + 3600) * 1000})
+        async with asyncio.timeout(SOONER):
+            while {service for kind, service in await heard.told() if kind == "work"} != {*WORKERS}:
+                model = system.script(CALL, {"chunks": ["do", "ne"]})
+                result, chunks = await system.run(agent={**AGENT, "model": model})
+                assert (result.status, text_of(chunks)) == ("finished", "DONE")
+                assert "reset" not in types_of(chunks)
+                assert len(system.requests(model)) == 2
+
+
+async def test_a_replica_without_room_leaves_it_to_others(system, heard):
+    gate = system.gate()
+    waiting = {"inputProcessors": [gate.processor("processInput")]}
+    async with (
+        system.inside(*all_but("input_processors")),
+        system.inside("input_processors", worker_concurrency=1),
+    ):
+        await acquainted(system, heard)
+        handles = [await system.start({"chunks": ["waited"]}, agent=waiting)]
+        await gate.reached()
+        handles.append(await system.start({"chunks": ["came"]}, agent=AGENT))
+        await eventually(lambda: _has(heard, "undone", "orchestrator"))
+        await gate.open()
+        results = [await finished(handle) for handle in handles]
+    assert [text_of(chunks) for _, chunks in results] == ["waited", "CAME"]
+    assert not any("reset" in types_of(chunks) for _, chunks in results)
+
+
+async def _has(heard, *kind):
+    return kind in await heard.told()
+
+
+@pytest.mark.parametrize("service", ["input_processors", "llm_gateway", "orchestrator"])
+async def test_others_go_on_long_before_a_lease_is_over(system, heard, start, service):
+    gate = system.gate()
+    hook = {"inputProcessors": [gate.processor("processInput")]} if service == "input_processors" else {}
+    model = system.script(*([ENDLESS] if service == "llm_gateway" else []), SLOW)
+    async with system.inside(*all_but(service)):
+        dying = await start(service)
+        await acquainted(system, heard)
+        handle = await system.start(agent={**AGENT, **hook, "model": model})
+        await (gate.reached() if hook else begun(handle))
+        await start(service)
+        dying.kill()
+        async with asyncio.timeout(SOONER):
+            result, _ = await finished(handle)
+    assert (result.status, result.text) == ("finished", "".join(TEXT).upper())
+    assert len(system.requests(model)) == (2 if service == "llm_gateway" else 1)
+
+
+@pytest.mark.parametrize("how", ["kill", "terminate"])
+async def test_a_run_survives_who_has_its_message_and_then_who_works_on_it(system, heard, start, how):
+    """Who ends does not wait for the run to be over, which may take long."""
+    model = system.script(ENDLESS, SLOW)
+    others = [each for each in SERVICES if each not in ("orchestrator", "llm_gateway")]
+    async with system.inside(*others):
+        speaking, working = await start("orchestrator"), await start("llm_gateway")
+        await acquainted(system, heard)
+        handle = await system.start(agent={**AGENT, "model": model})
+        await begun(handle)
+        await start("orchestrator", "llm_gateway")
+        async with asyncio.timeout(SOONER):
+            if how == "kill":
+                speaking.kill()
+                await eventually(lambda: _has(heard, "work", "llm_gateway"))
+            else:
+                assert await speaking.terminate() == 0
+                assert " ERROR " not in speaking.logged()
+            working.kill()
+            result, _ = await finished(handle)
+    assert ("work", "llm_gateway") in await heard.told()
+    assert (result.status, result.text) == ("finished", "".join(TEXT).upper())
+    assert len(system.requests(model)) == 2
+
+
+@pytest.mark.parametrize("restarted", ["restart_nats", "restart_redis"])
+async def test_what_was_handed_over_goes_on_when_a_server_was_restarted(servers, system, heard, restarted):
+    model = system.script({"chunks": TEXT * 5, "chunk_delay_ms": 20})
+    async with system.inside(*SERVICES):
+        await acquainted(system, heard)
+        handle = await system.start(agent={**AGENT, "model": model})
+        await begun(handle)
+        await getattr(servers, restarted)()
+        result, _ = await finished(handle)
+    assert (result.status, result.text) == ("finished", "".join(TEXT * 5).upper())
+    assert len(system.requests(model)) == 1
+
+
+async def test_a_command_that_is_lost_on_the_way_is_sent(system, heard, monkeypatch):
+    """Nobody hears that it is: NATS was restarted at that moment, say."""
+    lost = []
+
+    async def lose(self, claimed, traceparent):
+        lost.append(claimed)
+
+    async with system.inside(*SERVICES):
+        await acquainted(system, heard)
+        monkeypatch.setattr(Far, "hand", lose)
+        async with asyncio.timeout(SOONER):
+            result, chunks = await system.run({"chunks": ["do", "ne"]}, agent=AGENT)
+    assert (result.status, text_of(chunks)) == ("finished", "DONE")
+    assert lost
+
+
+@pytest.mark.parametrize("max_deliver", [1, 5])
+async def test_a_command_that_fails_is_sent_and_buried_like_any_other(
+    system, heard, monkeypatch, max_deliver
+):
+    follow, failing = Executor.follow, list[RuntimeError]()
+
+    async def fails(self, claimed, delivery):
+        if failing:
+            raise failing.pop()
+        return await follow(self, claimed, delivery)
+
+    async with system.inside(*SERVICES, max_deliver=max_deliver):
+        await acquainted(system, heard)
+        monkeypatch.setattr(Executor, "follow", fails)
+        failing.append(RuntimeError("lost my mind"))
+        async with asyncio.timeout(SOONER):
+            result, _ = await system.run({"chunks": ["do", "ne"]}, agent=AGENT)
+    if max_deliver == 1:
+        assert (result.status, result.error.code) == ("failed", "WORK_FAILED")
+        assert "lost my mind" in result.error.message
+    else:
+        assert (result.status, result.text) == ("finished", "DONE")
+
+
+async def test_a_run_is_cancelled_wherever_its_command_is(system, heard):
+    gate = system.gate()
+    async with system.inside(*SERVICES):
+        await acquainted(system, heard)
+        agent = {"inputProcessors": [gate.processor("processInput")]}
+        handle = await system.start({"chunks": ["never"]}, agent=agent)
+        await gate.reached()
+        await handle.cancel()
+        async with asyncio.timeout(SOONER):
+            result, _ = await finished(handle)
+    assert result.status == "cancelled"
