@@ -21,6 +21,7 @@ from procession_services.processor_host.driver import Claiming, Driver
 from procession_services.processor_host.handed import packed
 from procession_services.processor_host.holders import Claimed, Holders, new_owner, replica_of
 from procession_services.runs.program import LOCAL
+from procession_services.runs.stored import UnreadableError
 from procession_services.runtime.replicas import Living
 from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import ended, repeated, spawned
@@ -212,15 +213,25 @@ class Far:
         if not (due := [each for each in self._spoken if each.due <= moment]):
             return
         stands = await self._store.stands([(each.tenant, each.run) for each in due])
-        by_replica = defaultdict[tuple[str, str], list[tuple[_Spoken, str]]](list)
+        resting, by_replica = list[_Spoken](), defaultdict[tuple[str, str], list[tuple[_Spoken, str]]](list)
         for each, stand in zip(due, stands, strict=True):
             if stand.told:
                 each.end()
+            elif stand.rests:
+                resting.append(each)
             elif stand.owner:
                 by_replica[replica_of(stand.owner)].append((each, stand.owner))
             else:
                 each.missed_at(moment)
-        await asyncio.gather(*map(self._look_at, by_replica.values()))
+        await asyncio.gather(*map(self._tell, resting), *map(self._look_at, by_replica.values()))
+
+    async def _tell(self, spoken: _Spoken) -> None:
+        """Tells the end of a run again, or that it waits for a person: who was to tell may have died."""
+        try:
+            await self._driver.again(spoken.tenant, spoken.run)
+        except UnreadableError:
+            spoken.give_back()
+        spoken.end()
 
     async def _look_at(self, claims: list[tuple[_Spoken, str]]) -> None:
         """Looks whether a replica works on what it has claimed."""

@@ -19,6 +19,7 @@ from procession_services.processor_host.far import Far
 from procession_services.processor_host.handed import packed, unpacked
 from procession_services.processor_host.holders import Claimed, new_owner
 from procession_services.runs.program import LOCAL
+from procession_services.runs.stored import UnreadableError
 from procession_services.runtime.clock import new_token
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.replicas import Replicas
@@ -37,9 +38,12 @@ class Again:
 
     def __init__(self) -> None:
         self.runs: list[str] = []
+        self.failure: Exception | None = None
 
     async def again(self, _tenant: str, run: str) -> None:
         self.runs.append(run)
+        if self.failure:
+            raise self.failure
 
 
 class Asked:
@@ -281,6 +285,23 @@ async def test_so_it_does_where_nobody_has_claimed_it(place: Place) -> None:
     await place.redis.hdel(run_key(place.tenant, claimed.command.run), "claim")
     assert await given_back(await speaking(place, claimed.command.run))
     assert place.asked.questions == []
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_the_end_of_a_run_that_was_not_told_is_and_so_is_that_it_waits_for_a_person(
+    place: Place, is_read: bool
+) -> None:
+    claimed = await place.claimed("there")
+    run = claimed.command.run
+    await place.store.save_state(place.tenant, run, StateChange(1, b"{}", FAR, finished=False, waits=True))
+    place.again.failure = None if is_read else UnreadableError("of another version")
+    task = await speaking(place, run)
+    if is_read:
+        async with asyncio.timeout(PATIENCE):
+            await task
+    else:
+        assert await given_back(task)
+    assert place.again.runs == [run]
 
 
 async def test_who_is_found_at_work_in_between_keeps_the_message_where_it_is(place: Place) -> None:
