@@ -145,6 +145,23 @@ async def test_a_request_is_let_go_when_its_run_is_over(servers, system, heard):
     await connection.close()
 
 
+async def test_a_run_that_waits_for_a_person_keeps_no_request_and_tells_nothing_twice(servers, system, heard):
+    connection = await nats_client.connect(servers.endpoints.nats_url)
+    js = connection.jetstream()
+
+    async def requests():
+        return (await js.stream_info("RUNS")).state.messages
+
+    async with system.inside(*SERVICES):
+        await acquainted(system, heard)
+        handle = await system.start(CALL, {"chunks": ["done"]}, agent={**AGENT, "requireToolApproval": True})
+        assert (await handle.result()).status == "suspended"
+        await eventually(lambda: _is_zero(requests))
+    told = (await js.stream_info("EVENTS", f"{subjects.ROOT}.event.*.{handle.run_id}.>")).state.subjects
+    assert sorted(told.values()) == [1, 1]
+    await connection.close()
+
+
 async def _is_zero(count):
     return await count() == 0
 
