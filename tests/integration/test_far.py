@@ -157,7 +157,8 @@ async def test_a_run_that_waits_for_a_person_keeps_no_request_and_tells_nothing_
         handle = await system.start(CALL, {"chunks": ["done"]}, agent={**AGENT, "requireToolApproval": True})
         assert (await handle.result()).status == "suspended"
         await eventually(lambda: _is_zero(requests))
-    told = (await js.stream_info("EVENTS", f"{subjects.ROOT}.event.*.{handle.run_id}.>")).state.subjects
+    mine = f"{subjects.ROOT}.event.*.{handle.run_id}.>"
+    told = (await js.stream_info("EVENTS", mine)).state.subjects or {}
     assert sorted(told.values()) == [1, 1]
     await connection.close()
 
