@@ -10,6 +10,7 @@ from procession_services.runtime.embedded import EmbeddedServers
 from procession_services.runtime.redis_client import connect
 from procession_services.runtime.store import run_key
 from tests.chaos.forgetful import Forgetful
+from tests.support.handing import LONG
 from tests.support.system import SERVICES, Gate, finished, kept, numbered, running_system, text_of
 from tests.support.waiting import eventually
 
@@ -249,7 +250,7 @@ async def test_a_command_that_comes_again_takes_back_what_was_forgotten(system, 
         everywhere = subjects.work("llm_gateway", system.client.tenant, "any").replace(".any", ".*")
         sent = await connection.subscribe(everywhere)
         asking = {**CALL, "chunks": ["look "]}
-        handle = await system.start(asking, SLOW, asking, SLOW, agent=agent)
+        handle = await system.start(asking, SLOW, asking, SLOW, agent=agent, text=LONG)
         await gate.reached()
         forgetful.remember()
         await gate.open()

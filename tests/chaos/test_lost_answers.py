@@ -10,13 +10,10 @@ import pytest_asyncio
 
 from procession_services.runtime import scripts
 from procession_services.runtime.embedded import EmbeddedServers
+from tests.support.handing import LONG
 from tests.support.system import all_but, running_system
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
-
-
-LONG = "x" * 40_000
-"""What is asked, so long that the first command is a message, which is claimed by itself."""
 
 
 class Lossy:

@@ -45,14 +45,15 @@ async def overheard(system, *patterns):
 
 LEASES = subjects.lease("output_processors")
 ANSWERS = "procession.v1.answers.>"
-COMMANDS = "procession.v1.work.>"
-ALL = (LEASES, f"{LEASES}.*", ANSWERS, COMMANDS, "_INBOX.>")
+COMMANDS = ("procession.v1.work.>", "procession.v1.desk.>")
+ALL = (LEASES, f"{LEASES}.*", ANSWERS, *COMMANDS, "_INBOX.>")
 
 
 def of_run(messages, run_id):
     """The commands' services and operations, the leases, and the answers to each of these, of a run."""
     sent = [(s, m) for s, m, reply in messages if not reply.startswith("$JS.ACK")]  # which were delivered
-    commands = [m for s, m in sent if ".work." in s and m.get("run") == run_id]
+    told = [m.get("command", m) for s, m in sent if subjects.parse(s)[:1] in (["work"], ["desk"])]
+    commands = [m for m in told if m.get("run") == run_id]
     leases = [
         (m, reply) for s, m, reply in messages if s.startswith(LEASES) and m["command"]["run"] == run_id
     ]

@@ -11,6 +11,7 @@ from procession_schemas import subjects
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.far import Far
 from procession_services.runtime.clock import new_token
+from tests.support.handing import AGENT, CALL, DELAYED, LEASE, SLOW, SOONER, TEXT, begun
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, all_but, finished, running_system, text_of
 from tests.support.waiting import eventually
@@ -21,15 +22,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="session"),
 ]
-LEASE = 30.0
-SOONER = 20.0
-"""What is not given back before its lease is over comes later than that."""
-TEXT = [f"word{number} " for number in range(60)]
-DELAYED = {"chunk_delay_ms": 15}
-SLOW = {"chunks": TEXT, **DELAYED}
 ENDLESS = {"chunks": ["lost "] * 9000, **DELAYED}
-CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "x"}}]}
-AGENT = {"inputProcessors": ["unicode-normalizer"], "outputProcessors": ["upper"], "tools": ["echo"]}
 WORKERS = ("input_processors", "llm_gateway", "tools")
 """Who gets commands of such an agent."""
 
@@ -107,13 +100,6 @@ async def acquainted(system, heard):
             assert result.text == text_of(chunks) == "DONE"
             if "work" not in [kind for kind, _ in await heard.told()]:
                 break
-
-
-async def begun(handle):
-    """Waits for the first text of a run."""
-    async for chunk in handle:
-        if chunk["type"] == "text-delta":
-            return
 
 
 def types_of(chunks):

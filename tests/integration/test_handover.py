@@ -10,6 +10,7 @@ import pytest_asyncio
 from procession_schemas import subjects
 from procession_services.processor_host.executor import Executor
 from procession_services.runtime.store import run_key
+from tests.support.handing import AGENT, CALL, DELAYED, LEASE, LONG, SLOW, SOONER, TEXT, begun
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, finished, running_system, text_of
 from tests.support.waiting import eventually
@@ -20,16 +21,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="session"),
 ]
-LEASE = 30.0
-SOONER = 20.0
-"""What is not given back before its lease is over comes later than that."""
-TEXT = [f"word{number} " for number in range(60)]
-DELAYED = {"chunk_delay_ms": 15}
-SLOW = {"chunks": TEXT, **DELAYED}
-CALL = {"tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "x"}}]}
-SHORT, LONG = "hi", "x" * 40_000
-"""What is asked: in hand until the run is over, or too long for that, so that the first command is a message."""
-AGENT = {"inputProcessors": ["unicode-normalizer"], "outputProcessors": ["upper"], "tools": ["echo"]}
+SHORT = "hi"
+"""What is asked: in hand until the run is over."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -57,13 +50,6 @@ async def start(system):
             return process
 
         yield started
-
-
-async def begun(handle):
-    """Waits for the first text of a run."""
-    async for chunk in handle:
-        if chunk["type"] == "text-delta":
-            return
 
 
 @pytest.mark.parametrize(("text", "told"), [(SHORT, []), (LONG, ["input_processors"])])

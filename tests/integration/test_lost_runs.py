@@ -15,6 +15,7 @@ from procession_services.orchestrator.app import start as start_orchestrator
 from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.redis_client import connect
+from tests.support.handing import LONG
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, Gate, all_but, finished, running_system, text_of
 from tests.support.waiting import eventually
@@ -70,8 +71,7 @@ async def test_runs_that_redis_has_lost_end(system):
     over, _ = await system.run({"chunks": ["well"]})
     waiting = await system.start(ASKS, agent={"tools": ["echo"], "requireToolApproval": True})
     assert (await waiting.result()).status == "suspended"
-    long = "x" * 40_000  # its request is not kept until the run is over
-    streaming = await system.start(ENDLESS, agent={"outputProcessors": ["upper"]}, text=long)
+    streaming = await system.start(ENDLESS, agent={"outputProcessors": ["upper"]}, text=LONG)
     assert (await anext(streaming.chunks()))["type"] == "start"
     await settled(system)
     await empty(system)
@@ -138,9 +138,8 @@ async def test_so_is_what_was_accepted_by_one_who_died_meanwhile(tmp_path, gate,
 async def test_who_waits_for_a_run_that_nats_and_redis_have_lost_is_told_so(system, gate, monkeypatch):
     monkeypatch.setattr("procession.client.handle._PROBE_SECONDS", 0.5)
     monkeypatch.setattr("procession.client.silence._ASKED_SECONDS", 1.0)
-    handle = await system.start(
-        {"chunks": ["well"]}, agent={"inputProcessors": [gate.processor("processInput")]}
-    )
+    agent = {"inputProcessors": [gate.processor("processInput")]}
+    handle = await system.start({"chunks": ["well"]}, agent=agent, text=LONG)
     await gate.reached()
     await settled(system)
     waiting = asyncio.create_task(handle.result())

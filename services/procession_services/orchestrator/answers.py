@@ -30,8 +30,8 @@ class Answers:
         self._driver, self._keeper, self._lapses = driver, keeper, lapses
         self._bus, self._store, self._settings = host.bus, host.store, host.settings
 
-    async def accepted(self, state: RunState, key: str) -> None:
-        """Tells that a run was accepted, once for each `key`."""
+    async def accepted(self, state: RunState, key: str, *, once: bool = False) -> None:
+        """Tells that a run was accepted, once for each `key`, and with `once` not again."""
         event = RunAccepted(
             run_id=state.run,
             agent=state.agent,
@@ -40,7 +40,7 @@ class Answers:
             fingerprint=state.fingerprint,
             stream=state.plan.stream,
         )
-        await self._driver.tell(state.tenant, event, key)
+        await self._driver.tell(state.tenant, event, key, once=once)
 
     async def known(self, known: Admission, asked: RunState, delivery: Delivery) -> bool:
         """A request under an id that is taken; `asked` is what it would have begun. As `repeated`."""
@@ -48,7 +48,7 @@ class Answers:
             state = read_state(known.state.state, known.state.plan)
             return await self.repeated(state, asked.fingerprint, delivery)
         if known.told == asked.fingerprint:
-            await self.accepted(asked, str(delivery.sequence))
+            await self._accepted_again(asked, delivery)
         else:
             await self.conflict(asked.tenant, asked.run, delivery)
         return False
@@ -59,11 +59,15 @@ class Answers:
         Says whether it is that run, which Redis may not have written yet: who admitted it may have died.
         """
         if state.fingerprint == digest:
-            await self.accepted(state, str(delivery.sequence))
+            await self._accepted_again(state, delivery)
             await self._driver.again(state.tenant, state.run)
             return True
         await self.conflict(state.tenant, state.run, delivery)
         return False
+
+    async def _accepted_again(self, state: RunState, delivery: Delivery) -> None:
+        """Whoever sends a request again is answered again; one that is delivered again has had its answer, mostly."""
+        await self.accepted(state, str(delivery.sequence), once=delivery.attempt > 1)
 
     async def conflict(self, tenant: str, run_id: str, delivery: Delivery) -> None:
         """The id is another request's."""

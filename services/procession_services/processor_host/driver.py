@@ -71,7 +71,7 @@ class Claiming:
 class Taker(Protocol):
     """A replica of a service that would take a command without a message for it."""
 
-    def claiming(self, command: WorkCommand, hold: Hold) -> AbstractContextManager[Claiming]:
+    def claiming(self, command: WorkCommand, hold: Hold, /) -> AbstractContextManager[Claiming]:
         """Lets it have the command, for what is in hand by that hold, from the end of the block on."""
 
 
@@ -291,14 +291,17 @@ class Driver:
         event = RunResumed(run_id=state.run, at=iso(now()), fence=fence_of(state.seq))
         await self.tell(state.tenant, event, str(state.seq))
 
-    async def tell(self, tenant: str, event: Told, key: str, body: bytes = b"") -> bool:
+    async def tell(
+        self, tenant: str, event: Told, key: str, body: bytes = b"", *, once: bool = False
+    ) -> bool:
         """Publishes an event of a run, once for each `key`; with another `body` than its own where that is too long.
 
-        Says whether it was not told before.
+        `once`: not where the run has one of that type. Says whether it was not told before.
         """
         subject = subjects.event(tenant, event.run_id, event.type)
         message_id = f"{event.type}:{tenant}:{event.run_id}:{key}"
-        return await self._bus.publish_stored(subject, body or event.to_json(), message_id=message_id)
+        told = body or event.to_json()
+        return await self._bus.publish_stored(subject, told, message_id=message_id, once=once)
 
     async def failed(
         self,

@@ -21,7 +21,6 @@ from procession_services.processor_host.driver import Claiming, Driver
 from procession_services.processor_host.handed import packed
 from procession_services.processor_host.holders import Claimed, Holders, new_owner, replica_of
 from procession_services.runs.program import LOCAL
-from procession_services.runs.stored import UnreadableError
 from procession_services.runtime.replicas import Living
 from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import ended, repeated, spawned
@@ -49,8 +48,8 @@ class Desk:
     replica: str
 
     @contextmanager
-    def claiming(self, command: WorkCommand, hold: Hold) -> Iterator[Claiming]:  # noqa: ARG002 - see `Taker`
-        """As `Taker`; whoever gets it hears of a cancellation himself."""
+    def claiming(self, command: WorkCommand, _hold: Hold) -> Iterator[Claiming]:
+        """See `Taker`; whoever gets it hears of a cancellation himself."""
         yield Claiming(command, new_owner(self.service, self.replica), AbortSignal())
 
 
@@ -188,10 +187,11 @@ class Far:
             await self._driver.again(tenant, run)
 
     async def speak(self, tenant: str, run: str) -> None:
-        """Returns when the run is over, of whose messages ours is the last.
+        """Returns when the run is over: until then our message speaks for it.
 
         Raises:
-            LostError: Nobody works on the run, or we end: the message is for somebody who says again what follows.
+            LostError: Nobody works on the run, it waits for a person, or we end: the message is to come again, to
+                somebody who says again what follows.
         """
         loop = asyncio.get_running_loop()
         spoken = _Spoken(tenant, run, loop.create_future(), loop.time() + _EVERY_SECONDS)
@@ -213,25 +213,15 @@ class Far:
         if not (due := [each for each in self._spoken if each.due <= moment]):
             return
         stands = await self._store.stands([(each.tenant, each.run) for each in due])
-        resting, by_replica = list[_Spoken](), defaultdict[tuple[str, str], list[tuple[_Spoken, str]]](list)
+        by_replica = defaultdict[tuple[str, str], list[tuple[_Spoken, str]]](list)
         for each, stand in zip(due, stands, strict=True):
             if stand.told:
                 each.end()
-            elif stand.rests:
-                resting.append(each)
             elif stand.owner:
                 by_replica[replica_of(stand.owner)].append((each, stand.owner))
             else:
                 each.missed_at(moment)
-        await asyncio.gather(*map(self._tell, resting), *map(self._look_at, by_replica.values()))
-
-    async def _tell(self, spoken: _Spoken) -> None:
-        """Tells the end of a run again, or that it waits for a person: who was to tell may have died."""
-        try:
-            await self._driver.again(spoken.tenant, spoken.run)
-        except UnreadableError:
-            spoken.give_back()
-        spoken.end()
+        await asyncio.gather(*map(self._look_at, by_replica.values()))
 
     async def _look_at(self, claims: list[tuple[_Spoken, str]]) -> None:
         """Looks whether a replica works on what it has claimed."""

@@ -152,7 +152,9 @@ class Holders:
             return owner, False
         service, replica = replica_of(owner)
         here = (service, replica) == (self._service, self._replica)
-        lives = await (self._works(owner) if here else self._says_so(service, replica, owner, patient))
+        lives = await (
+            self._works(owner) if here else self._says_so(service, replica, owner, patient=patient)
+        )
         if lives:
             log.info("%s: replica %s works on %s", service, replica, command.id)
         return owner, lives
@@ -174,7 +176,7 @@ class Holders:
         listed = await is_listed(self._store.redis, service, replica)
         return not (listed or await is_there(self._bus, service, replica))
 
-    async def _says_so(self, service: str, replica: str, owner: str, patient: bool) -> bool:  # noqa: FBT001
+    async def _says_so(self, service: str, replica: str, owner: str, *, patient: bool) -> bool:
         if await self.is_gone(owner):
             return False
         subject, question = subjects.holder(service, replica), HolderQuestion(owner=owner).to_json()

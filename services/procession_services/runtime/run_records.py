@@ -43,12 +43,10 @@ class Stand:
 
     Attributes:
         told: Its end was told; or Redis knows nothing of it.
-        rests: It waits for no command: it is over, or a person is asked.
-        owner: Who has claimed the command that it waits for; empty where nobody has.
+        owner: Who has claimed the command that it waits for; empty where nobody has, or it waits for none.
     """
 
     told: bool
-    rests: bool
     owner: str
 
 

@@ -3,18 +3,9 @@
 from procession_services.runtime import admission
 
 __all__ = [
-    "ADMIT",
-    "BEGIN",
-    "CANCEL",
-    "COMMIT",
-    "END",
-    "LOG_PARTS",
-    "NEXT",
-    "REFUSE",
-    "SAVE",
-    "TAKE",
-    "UNCLAIM",
-]
+    "ADMIT", "ALIVE", "BEGIN", "CANCEL", "COMMIT", "END", "LIVING", "LOG_PARTS", "NEXT", "PART", "REFUSE", "SAVE",
+    "TAKE", "UNCLAIM",
+]  # fmt: skip
 
 _KEEP = """
 -- For so long at least; a run that waits for a person may have to be kept for longer.

@@ -154,8 +154,7 @@ class RunStore:
                 answers = iter(await pipe.execute())
             for (version, out, claim), told in zip(answers, answers, strict=True):
                 claimed, _, owner = (claim or b"").partition(b":")
-                by = owner.decode() if claimed == out else ""
-                stands.append(Stand(told=bool(told) or not version, rests=not int(out or 0), owner=by))
+                stands.append(Stand(bool(told) or not version, owner.decode() if claimed == out else ""))
         return stands
 
     async def unclaim(self, tenant: str, run: str, owner: str, *, begun: bool) -> bool:
