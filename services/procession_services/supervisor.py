@@ -192,7 +192,7 @@ class Supervisor:
             failures = 0 if clock() - started > _STABLE_SECONDS else failures
             pause = _BACKOFF[min(failures, len(_BACKOFF) - 1)]
             failures += 1
-            self._on_line(child.name, f"{what}; it is started again in {pause:g} s")
+            self._on_line(child.name, f"{what}; restarting in {pause:g} s")
             await asyncio.sleep(pause)
 
     async def _run(self, child: _Child) -> int:

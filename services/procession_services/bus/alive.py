@@ -33,7 +33,7 @@ Body = Callable[[float, str | None], bytes]
 async def beating(
     publish: Callable[[str, bytes], Awaitable[None]], subject: str | None
 ) -> AsyncIterator[None]:
-    """Says for the length of the block that somebody is at it."""
+    """Sends signs of life for the length of the block."""
     if not subject:
         yield
         return
@@ -51,9 +51,9 @@ async def first_answer(
     body: Callable[[], bytes],
     on_another: Callable[[], object] = lambda: None,
 ) -> bytes:
-    """What the first replica says that says anything; one that falls silent is taken for dead.
+    """The answer of the first replica that gives one; a replica that falls silent is taken for dead.
 
-    Waits while no replica is up, for as long as it is let.
+    Waits while no replica is up, until it is cancelled.
 
     Args:
         bus: Where replicas that live are looked for.
@@ -74,7 +74,7 @@ async def first_answer(
             await inbox.ask(anybody, body())
         except RequestTimeoutError:
             if asked < _REPLICAS and (replica := await _living(bus, service)) and not inbox.has_heard:
-                log.warning("no sign of life of %s (%s), asking replica %s", service, operation, replica)
+                log.warning("no sign of life from %s (%s), asking replica %s", service, operation, replica)
                 asked += 1
                 silent = _SILENT_SECONDS + apart(_APART_SECONDS)
                 on_another()
@@ -85,7 +85,7 @@ async def answer_within(bus: Bus, at: tuple[str, str, str], seconds: float, body
     """What any replica answers to a question of that service, tenant and operation; see `first_answer`.
 
     Raises:
-        TimeoutError: There was no answer within that time, from nobody.
+        TimeoutError: Nobody answered within that time.
     """
     if bus.is_nearby(subject := subjects.api(*at)):
         try:
@@ -102,7 +102,7 @@ async def request_when_up(bus: Bus, subject: str, body: bytes, seconds: float) -
     """As `Bus.request`; while nobody listens there, it waits.
 
     Raises:
-        RequestTimeoutError: There was no answer within that time, from nobody.
+        RequestTimeoutError: Nobody answered within that time.
     """
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
@@ -116,7 +116,7 @@ async def request_when_up(bus: Bus, subject: str, body: bytes, seconds: float) -
 
 
 async def is_listening(bus: Bus, subject: str, body: bytes) -> bool:
-    """Whether somebody listens there, who need not answer: who stands still does not, and who is gone, NATS tells."""
+    """Whether somebody listens there: who stands still does not answer, and who is gone, NATS tells."""
     try:
         await bus.request(subject, body, _OFFER_SECONDS)
     except NoResponderError:

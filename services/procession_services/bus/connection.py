@@ -159,7 +159,7 @@ class Bus:
         told, now = repr(error), asyncio.get_running_loop().time()
         if told != self._noted[0] or now > self._noted[1] + _QUIET_SECONDS:
             self._noted = told, now
-            log.warning("nats at %s: %s", self._at, told)
+            log.warning("NATS at %s: %s", self._at, told)
 
     async def _retried(
         self, what: str, ask: Callable[[], Awaitable[_T]], away: tuple[type[Exception], ...] = AWAY
@@ -170,7 +170,7 @@ class Bus:
             try:
                 return await ask()
             except away as error:
-                log.warning("no answer about %s, trying again: %s", what, explained(error))
+                log.warning("NATS request failed (%s), trying again: %s", what, explained(error))
                 if self._streams:
                     self._streams.restore()
                 await asyncio.sleep(delay)
@@ -334,7 +334,7 @@ class Bus:
                 with telemetry.observer().continued(traceparent) if traceparent else contextlib.nullcontext():
                     callback(message.subject, message.data, message.reply)
             except Exception:
-                log.exception("a message on %s was not understood", message.subject)
+                log.exception("failed to handle a message on %s", message.subject)
 
         subscription = await self.client.listen(subject, on_message, queue=queue)
         if own and self._nearby:
@@ -359,7 +359,7 @@ class Bus:
 
     async def flush(self) -> None:
         """Returns when the server has all that was sent, subscriptions included; waits while it is away."""
-        await self._retried("what was sent", lambda: self.client.flush(_FLUSH_SECONDS))
+        await self._retried("flush", lambda: self.client.flush(_FLUSH_SECONDS))
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Ends a subscription; what is on its way is still handed to its callback."""
@@ -378,9 +378,9 @@ class Bus:
         await self._retried(what, lambda: self.js.add_consumer(stream, config), away)
 
     async def keep_streams(self) -> None:
-        """Makes streams anew that are gone, where nobody would notice who may: until it is cancelled."""
+        """Recreates streams that are gone, until it is cancelled: services that miss one may not be allowed to."""
         assert self._streams is not None
-        await repeated("a look at the streams", _LOOK_SECONDS, self._streams.look)
+        await repeated("checking the streams", _LOOK_SECONDS, self._streams.look)
 
     async def close(self) -> None:
         """Sends what is buffered, where NATS answers, and closes."""

@@ -113,18 +113,18 @@ async def replay(js: JetStreamContext, letter: DeadLetter) -> str:
     """
     if letter.length > len(letter.body):
         raise NotReplayableError(
-            f"dead letter {letter.sequence} was too long for DEAD, which has {len(letter.body):,} bytes of "
-            f"{letter.length:,}: send the request again, and drop the letter"
+            f"dead letter {letter.sequence} was too long for DEAD, which kept only {len(letter.body):,} of its "
+            f"{letter.length:,} bytes: send the request again, and drop the letter"
         )
     if letter.run is None:
         raise NotReplayableError(
-            f"dead letter {letter.sequence} on {letter.subject} says not which run it is about"
+            f"dead letter {letter.sequence} on {letter.subject} does not say which run it belongs to"
         )
     tenant, run = letter.run
     request = letter.request() if letter.is_request else {}
     if await _has_ended(js, tenant, run):
         if not request:
-            told = "send its request again, under another runId, and drop the letter"
+            told = "send its request again under another runId, and drop the letter"
             raise NotReplayableError(f"run {run} has ended since; {told}")
         run = f"{run[:100]}-replay-{letter.sequence}"
     same = not request or asked_id(letter.body) == run  # of other bytes it would be another request
@@ -134,8 +134,8 @@ async def replay(js: JetStreamContext, letter: DeadLetter) -> str:
     stored = await js.publish(letter.subject, body, headers={"Nats-Msg-Id": message_id})
     if stored.duplicate:
         raise NotReplayableError(
-            f"dead letter {letter.sequence} was put back a moment ago, by somebody who did not come to take it out of "
-            "DEAD: drop it"
+            f"dead letter {letter.sequence} was replayed within the last two minutes, but not removed from DEAD: "
+            "drop it"
         )
     await js.delete_msg("DEAD", letter.sequence)
     return run

@@ -97,7 +97,7 @@ class Delivery:
 
     @property
     def is_message(self) -> bool:
-        """Whether NATS has it; else somebody else's message speaks for it."""
+        """Whether NATS has it; otherwise the message of another replica stands for it."""
         return bool(self.sequence)
 
     @property

@@ -1,4 +1,4 @@
-"""What a consumer has given out to somebody who is gone: NATS is told in his place that he does not have it."""
+"""What a consumer has given out to a replica that is gone: NATS is told in its place that it does not have it."""
 
 from collections.abc import Collection
 from typing import Final
@@ -18,11 +18,11 @@ _NEWEST: Final = 10_000
 async def give_back(
     bus: Bus, stream: str, consumer: str, *, lost: Collection[int], kept: Collection[int]
 ) -> None:
-    """Has delivered again at once what a replica that is gone had in hand; where NATS is away, its leases do that.
+    """Has NATS redeliver at once what a replica that is gone had in hand; if NATS is away, that waits for its leases.
 
     These are the messages `lost`, and those that it was given and had not begun, whose numbers nobody knows. So all of
     the newest numbers are given back, except `kept`. NATS ignores numbers that are done or another consumer's; and if a
-    message is delivered that somebody alive has in hand, he is asked (docs/adr/0028).
+    message is delivered that another replica has in hand, that one is asked (docs/adr/0028).
 
     Args:
         bus: The connection.

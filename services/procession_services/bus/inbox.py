@@ -28,7 +28,7 @@ class Inbox:
         self._subscription = await self._client.listen(self.address, self._heard.put_nowait)
 
     async def close(self) -> None:
-        """Hears nothing any more."""
+        """Stops listening."""
         if not self._client.is_closed:
             await self._subscription.unsubscribe()
 

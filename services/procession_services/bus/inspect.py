@@ -28,9 +28,9 @@ def longest_request(settings: Settings, max_payload: int) -> tuple[int, str]:
     if settings.max_request_bytes <= room:
         return (
             settings.max_request_bytes,
-            "a greater PROCESSION_MAX_REQUEST_BYTES of the orchestrator allows more",
+            "to allow more, raise PROCESSION_MAX_REQUEST_BYTES of the orchestrator",
         )
-    told = f"NATS takes messages of {max_payload:,} bytes, {_COMMAND_ROOM:,} of which Procession needs beside a request"
+    told = f"NATS takes messages of {max_payload:,} bytes, and Procession needs {_COMMAND_ROOM:,} besides the request"
     return max(0, room), f"{told}; set `max_payload: 8MB` in nats.conf"
 
 
@@ -38,7 +38,7 @@ async def nats_problems(operator: Operator, settings: Settings) -> list[Problem]
     """Looks at the server and at every stream."""
     found = list(_server(operator, settings))
     if not await operator.has_jetstream():
-        told = "no JetStream for this user: enable `jetstream` in nats.conf, and connect as the operator"
+        told = "not available to this user: enable `jetstream` in nats.conf, and connect as the operator"
         return [*found, Problem(_WHERE, "jetstream", told)]
     for config in stream_configs(settings.stream_replicas):
         try:
@@ -56,11 +56,12 @@ async def nats_problems(operator: Operator, settings: Settings) -> list[Problem]
 def _server(operator: Operator, settings: Settings) -> Iterator[Problem]:
     version, size = str(operator.server.get("version", "0")), int(operator.server.get("max_payload", 0))
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
-        told = f"{version} is older than {'.'.join(map(str, _OLDEST))}, with which Procession is tested"
+        oldest = ".".join(map(str, _OLDEST))
+        told = f"{version} is older than {oldest}, the oldest version that Procession is tested with"
         yield Problem(_WHERE, "version", told, warning=True)
     if size < settings.max_request_bytes + _COMMAND_ROOM:
         told = (
-            f"{size:,} bytes are less than the longest request (PROCESSION_MAX_REQUEST_BYTES, "
+            f"{size:,} bytes are too few for the longest request (PROCESSION_MAX_REQUEST_BYTES, "
             f"{settings.max_request_bytes:,}) and what travels with it; set `max_payload: 8MB` in nats.conf"
         )
         yield Problem(_WHERE, "max_payload", told)
@@ -71,13 +72,13 @@ def _stream(
 ) -> Iterator[tuple[str, bool]]:
     """What is wrong with a stream, and whether that is only a warning."""
     if info is None:
-        yield "is missing: the orchestrator makes it within seconds", False
+        yield "is missing: a running orchestrator creates it within seconds", False
         return
     have = info.config
     if not is_ours(have):
         subjects = ", ".join(have.subjects or ("none",))
         yield (
-            f"is somebody else's, with the subjects {subjects}: give Procession an account of its own in NATS",
+            f"does not belong to Procession (its subjects: {subjects}): give Procession its own NATS account",
             False,
         )
         return
@@ -90,19 +91,19 @@ def _stream(
         if is_ != should:
             shown, meant = (getattr(each, "value", each) for each in (is_, should))
             mend = (
-                "delete the stream when it is empty, and start the orchestrator"
+                "delete the stream once it is empty, and restart the orchestrator"
                 if name in ("storage", "retention")
-                else "start the orchestrator anew, which updates it"
+                else "restart the orchestrator, which updates it"
             )
-            yield f"{name} is {shown}, and not {meant}: {mend}", False
+            yield f"{name} is {shown}, not {meant}: {mend}", False
     copies = have.num_replicas or 1
     if "stream_replicas" in settings.model_fields_set and copies != settings.stream_replicas:
-        told = f"is kept {copies} times, and not {settings.stream_replicas}: start the orchestrator anew"
+        told = f"the number of copies is {copies}, not {settings.stream_replicas}: restart the orchestrator"
         yield f"{told} with PROCESSION_STREAM_REPLICAS={settings.stream_replicas}", False
     elif clustered and copies == 1:
-        yield "is on one server of the cluster only; set PROCESSION_STREAM_REPLICAS=3", True
+        yield "is on only one server of the cluster; set PROCESSION_STREAM_REPLICAS=3", True
     for peer in (info.cluster and info.cluster.replicas) or []:
         if peer.offline or not peer.current:
-            yield f"its copy on {peer.name} is {'away' if peer.offline else 'behind'}", True
+            yield f"its copy on {peer.name} is {'offline' if peer.offline else 'behind'}", True
     if wanted.name == "DEAD" and info.state.messages:
-        yield f"{info.state.messages} messages could not be handled: `procession dead list` tells which", True
+        yield f"{info.state.messages} messages could not be handled: `procession dead list` shows them", True

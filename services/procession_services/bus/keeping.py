@@ -19,15 +19,15 @@ class InHand(Protocol):
 
     @property
     def data(self) -> bytes:
-        """What it says."""
+        """Its body."""
 
     @property
     def subject(self) -> str:
-        """Where it was sent."""
+        """Its subject."""
 
     @property
     def reply(self) -> str:
-        """Where to tell."""
+        """The subject for acknowledgements."""
 
     async def in_progress(self) -> None:
         """Tells that it is worked on."""
@@ -35,14 +35,14 @@ class InHand(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """What somebody hands over whose own message speaks for it: only that it is not done is told, to him."""
+    """Work that a replica hands over whose own message stands for it: it is told only if the work is not done."""
 
     data: bytes
     subject: str
     reply: str
 
     async def in_progress(self) -> None:
-        """Tells nobody: he asks (`processor_host/far.py`)."""
+        """Tells nobody: that replica asks (`processor_host/far.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ Tasks = dict[asyncio.Task[None], InWork]
 
 
 async def never(_delivery: Delivery) -> bool:
-    """Nothing is known of others; and what the server may have given to somebody else is not ours any more."""
+    """For workers that cannot ask: what the server may have given to somebody else is not ours any more."""
     return False
 
 
@@ -80,12 +80,12 @@ class Keeper:
         self._now = asyncio.Event()
 
     def start(self) -> None:
-        """Begins to tell."""
+        """Begins to extend leases."""
         self._alive = asyncio.get_running_loop().time()
         self._living = asyncio.create_task(self._keep_alive())
 
     def stop(self) -> None:
-        """Tells nothing any more."""
+        """Stops extending leases."""
         self._living.cancel()
 
     def hold(self) -> Hold:
@@ -93,7 +93,7 @@ class Keeper:
         return Hold(self._alive + self._ack_wait, self._now.set)
 
     def reconnected(self) -> None:
-        """Tells at once: what comes now was sent now."""
+        """Extends leases at once: messages that come now were sent now."""
         self._alive = asyncio.get_running_loop().time()
         self._now.set()
 
@@ -118,7 +118,7 @@ class Keeper:
                     stood_still = False
                 silent = not heard and self._bus.client.is_connected
             except Exception as error:  # noqa: BLE001 - whatever it is: else it takes no message any more
-                log.warning("%s: cannot say that it works, trying again: %r", self._name, error)
+                log.warning("%s: cannot extend its leases, trying again: %r", self._name, error)
             looked = clock()
 
     async def _extend(self, *, stood_still: bool) -> None:
@@ -144,7 +144,7 @@ class Keeper:
             async with asyncio.timeout(self._ack_wait / 3):
                 ours = await self._still_ours(work.delivery)
         except Exception as error:  # noqa: BLE001 - the others are to be kept meanwhile
-            log.warning("%s: cannot tell whose %s is: %r", self._name, work.message.subject, error)
+            log.warning("%s: cannot tell who works on %s: %r", self._name, work.message.subject, error)
             return
         if task not in self._tasks:
             return
@@ -154,7 +154,7 @@ class Keeper:
             self._lose(task, work)
 
     def _lose(self, task: asyncio.Task[None], work: InWork) -> None:
-        log.warning("%s: lost %s, which took too long", self._name, work.message.subject)
+        log.warning("%s: lost the lease of %s, another replica may have it", self._name, work.message.subject)
         work.delivery.hold.lose()
         task.cancel()
 

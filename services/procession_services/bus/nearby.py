@@ -89,4 +89,4 @@ def _hear(heard: Callback, subject: str, body: bytes, reply: str) -> None:
     try:
         heard(subject, body, reply)
     except Exception:  # as of one that came by NATS
-        log.exception("a message on %s was not understood", subject)
+        log.exception("failed to handle a message on %s", subject)

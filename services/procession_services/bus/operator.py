@@ -26,7 +26,7 @@ _QUIET_SECONDS: Final = 0.5
 
 
 class NoAccessError(ProcessionError):
-    """The server cannot be reached, or does not let us in; the message says which."""
+    """The server cannot be reached, or rejects the user; the message says which."""
 
 
 class Operator:
@@ -102,7 +102,7 @@ class Operator:
         try:
             return await self._asked(subject, body, enough, seconds)
         except nats.errors.Error as error:
-            raise NoAccessError(f"NATS went away while it was asked: {error}") from error
+            raise NoAccessError(f"the connection to NATS broke while waiting for answers: {error}") from error
 
     async def _asked(
         self, subject: str, body: bytes, enough: Callable[[list[bytes]], bool], seconds: float
@@ -139,6 +139,6 @@ class Operator:
 def _why(url: str, errors: list[Exception], access: Access) -> str:
     told = " ".join(str(error) for error in errors if str(error))
     if "uthorization" in told:
-        user = f"the user {access.nats_user!r}" if access.nats_user else "anybody without a user"
-        return f"NATS at {address(url)} does not let {user} in: is it the right password?"
+        user = f"user {access.nats_user!r}" if access.nats_user else "connections without a user"
+        return f"NATS at {address(url)} rejects {user}: check user and password"
     return f"cannot reach NATS at {address(url)} ({told or 'no answer'}): is it running?"

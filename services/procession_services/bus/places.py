@@ -1,4 +1,4 @@
-"""Places of a worker, one for each message in hand; work on another one's message has its place where it is done."""
+"""Places of a worker, one for each message in hand; work on another worker's message has its place where it is done."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ __all__ = ["Places"]
 
 
 class Places:
-    """So many places, and who of another worker is a guest at one; `on_free` is called when one gets free."""
+    """So many places, some of them taken by guests of another worker; `on_free` is called when one gets free."""
 
     def __init__(self, count: int, on_free: Callable[[], None]) -> None:
         self._free, self._on_free = count, on_free
@@ -17,12 +17,12 @@ class Places:
         self._no_guests.set()
 
     def left(self, taken: int) -> int:
-        """How many are free where so many messages are in hand."""
+        """How many are free while so many messages are in hand."""
         return self._free - taken
 
     @contextmanager
     def visited_from(self, home: "Places | None") -> Iterator[None]:
-        """For the length of the block, who has a place at home, if at all, has it here, and none there."""
+        """For the length of the block, takes a place here, and gives up the one at `home`, if there is one."""
         self._guests += 1
         self._no_guests.clear()
         self._free -= 1
@@ -38,7 +38,7 @@ class Places:
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
-        """For the length of the block there is one more: who has it is elsewhere."""
+        """For the length of the block, there is one more place, since its owner is a guest elsewhere."""
         self._free += 1
         self._on_free()
         try:

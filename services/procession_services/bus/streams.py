@@ -89,7 +89,7 @@ async def ensure_streams(js: JetStreamContext, *, replicas: int = 1) -> None:
             there = (await js.stream_info(config.name or "")).config
             if not is_ours(there):
                 subjects = ", ".join(there.subjects or ("none",))
-                told = f"the stream {config.name} is somebody else's, with the subjects {subjects}"
+                told = f"the stream {config.name} does not belong to Procession (its subjects: {subjects})"
                 raise BadRequestError(code=error.code, err_code=_OTHERWISE, description=told) from error
             await js.update_stream(config)
 
@@ -139,11 +139,11 @@ class Streams:
         except (*AWAY, Error) as error:  # whoever needs one asks again
             if self._client.is_connected and self._told != (why := explained(error)):
                 self._told = why
-                log.warning("the streams are not all there, trying again: %s", why)
+                log.warning("cannot check or create the streams, trying again: %s", why)
             return
         self._told = ""
         if gone:
-            log.warning("streams were gone and are made anew, what they held is lost: %s", ", ".join(gone))
+            log.warning("missing streams were recreated, their messages are lost: %s", ", ".join(gone))
 
     async def _is_gone(self, stream: str) -> bool:
         try:
@@ -153,6 +153,6 @@ class Streams:
         return False
 
     def stop(self) -> None:
-        """Restores nothing any more."""
+        """Stops restoring."""
         if self._restoring:
             self._restoring.cancel()

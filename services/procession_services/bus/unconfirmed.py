@@ -57,10 +57,10 @@ class Unconfirmed:
         """Listens to what the streams say."""
         await self._client.listen(f"{self._answers}.*.*", self._on_answer)
         self.cluster = len(self._client.servers) > 1
-        self._looking = asyncio.create_task(repeated("a look at what is stored", _LOOK_SECONDS, self._look))
+        self._looking = asyncio.create_task(repeated("checking what is stored", _LOOK_SECONDS, self._look))
 
     def stop(self) -> None:
-        """Sends nothing again any more."""
+        """Stops sending again."""
         for task in (self._looking, self._trying, self._overtaken):
             if task:
                 task.cancel()
@@ -154,7 +154,7 @@ class Unconfirmed:
             self._let_go(number)
         if self._trying is None or self._trying.done():
             log.warning(
-                "a stream does not take what was sent, trying again: %s", why.decode(errors="replace")[:300]
+                "a stream does not store a message, trying again: %s", why.decode(errors="replace")[:300]
             )
             self._restore()
             self._trying = asyncio.create_task(self._try_again())

@@ -178,7 +178,7 @@ class Worker:
             try:
                 await self._pull()
             except (TimeoutError, Error) as error:
-                log.warning("%s: cannot ask for work, trying again: %r", self._durable, error)
+                log.warning("%s: cannot request work, trying again: %r", self._durable, error)
                 self._doubt()
             try:
                 async with asyncio.timeout(_PULL_SECONDS + _LATE_SECONDS):
@@ -225,7 +225,7 @@ class Worker:
         self._keeper.reconnected()
 
     async def give_back(self, lost: Collection[int] = (), kept: Collection[int] = ()) -> None:
-        """Has delivered again what others had in hand who are gone, and nothing of ours; see `given_out.give_back`."""
+        """Has NATS redeliver what replicas that are gone had in hand, but nothing of ours; see `give_back`."""
         ours = {work.delivery.sequence for work in self._tasks.values()}
         await give_back(self._bus, self.stream, self._durable, lost=lost, kept=ours.union(kept))
 
@@ -246,7 +246,7 @@ class Worker:
             return
         hold = self._keeper.hold()
         if not hold.lasts():
-            log.warning("%s: leaves %s to its next delivery: NATS was silent", self._durable, message.subject)
+            log.warning("%s: left %s to its next delivery: NATS was silent", self._durable, message.subject)
             self._settle(message, _later(_BACKOFF[0]))
             self._wake.set()
             return
@@ -262,9 +262,9 @@ class Worker:
         message_id: str,
         traceparent: str | None,
     ) -> bool:
-        """Works on what somebody hands over who has a message that speaks for it; False where there is no room.
+        """Works on what another replica hands over, whose own message stands for it; False where there is no room.
 
-        If it fails, he is told on `reply`. It is his then to have it done by a message of its own.
+        If it fails, that replica is told on `reply`, and has it done by a message of its own.
         """
         hold = self._keeper.hold()
         if self._stopping or not (self.has_room() and hold.lasts()):
@@ -301,7 +301,7 @@ class Worker:
         try:
             await work.handler(delivery)
         except LostError as error:
-            log.info("%s: somebody else works on %s", self._durable, delivery.subject)
+            log.info("%s: another replica works on %s", self._durable, delivery.subject)
             if error.again_in:
                 self._settle(message, _later(error.again_in))
         except HopelessError as error:
@@ -311,7 +311,7 @@ class Worker:
             if is_ctrl_c(error) or (is_cancelled(error) and self._is_taken(delivery)):
                 raise
             if not delivery.hold.lasts():
-                log.warning("%s: lost %s: %r", self._durable, delivery.subject, error)
+                log.warning("%s: lost the lease of %s: %r", self._durable, delivery.subject, error)
                 return
             log.exception("%s: delivery %d of %s failed", self._durable, delivery.attempt, delivery.subject)
             if attempt >= self._max_deliver:
@@ -357,10 +357,10 @@ class Worker:
         return 0
 
     def _lost_too_often(self) -> str:
-        times = f"{self._max_deliver} deliveries with {self._ack_wait:g} s for each"
+        times = f"{self._max_deliver} deliveries of {self._ack_wait:g} s each"
         why = (
-            "whoever had it died, was cut off, was stopped and gave it back after PROCESSION_DRAIN_TIMEOUT, or had "
-            "its event loop blocked by a processor or tool"
+            "each process that had it died, was cut off, was stopped and gave it back after PROCESSION_DRAIN_TIMEOUT, "
+            "or had its event loop blocked by a processor or tool"
         )
         return f"not handled in {times}: {why}"
 
@@ -371,7 +371,7 @@ class Worker:
         except LostError:
             return True
         except Exception as error:  # noqa: BLE001 - who handles it finds out what is wrong with it
-            log.warning("%s: cannot tell who has %s: %r", self._durable, delivery.subject, error)
+            log.warning("%s: cannot tell who works on %s: %r", self._durable, delivery.subject, error)
             return False
 
     async def _times_begun(self, delivery: Delivery) -> int | None:
@@ -383,7 +383,7 @@ class Worker:
         try:
             return await self._begun(delivery)
         except Exception as error:  # noqa: BLE001 - it may be no command
-            log.warning("%s: cannot tell how often %s was begun: %r", self._durable, delivery.subject, error)
+            log.warning("%s: cannot tell how often %s began: %r", self._durable, delivery.subject, error)
             return None
 
     async def _left(self, delivery: Delivery, begun: int, pause: float) -> float:
@@ -391,7 +391,7 @@ class Worker:
         try:
             return await self._parted(delivery.place, begun, pause)
         except Exception as error:  # noqa: BLE001 - who handles it waits for Redis
-            log.warning("%s: begins %s beside others: %r", self._durable, delivery.subject, error)
+            log.warning("%s: starts %s now, its time is unknown: %r", self._durable, delivery.subject, error)
             return 0.0
 
     def _settle(self, message: InHand, how: bytes = Msg.Ack.Ack) -> None:
@@ -423,7 +423,7 @@ class Worker:
         }
         room = self._bus.client.room(headers) - _MORE_HEADERS
         if (size := len(delivery.body)) > room:
-            cut = f"{reason[: _LONGEST_REASON - 100]} (of {size} bytes, {room} are kept)"
+            cut = f"{reason[: _LONGEST_REASON - 100]} (only {room} of {size} bytes are kept)"
             headers |= {"Procession-Reason": _header(cut), "Procession-Cut": str(size)}
         await self._bus.publish_stored(
             subjects.dead(self.stream, service, tenant, run),
@@ -435,7 +435,7 @@ class Worker:
             try:
                 await self._give_up(delivery, reason)
             except Exception:  # this was the last delivery: who waits is told when it can be done
-                log.exception("%s: nobody could be told of %s, trying again", self._durable, delivery.subject)
+                log.exception("%s: cannot report %s as dead, trying again", self._durable, delivery.subject)
                 await asyncio.sleep(_BACKOFF[-1])
             else:
                 break
