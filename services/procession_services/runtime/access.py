@@ -31,11 +31,11 @@ class Access:
         """Reads the password files that the settings name; `{service}` in users and files is the service's name.
 
         Raises:
-            SettingsError: One cannot be read or is nobody's, or the authority's certificate is none.
+            SettingsError: One cannot be read or has no user, or the authority's certificate is invalid.
         """
         if settings.nats_password_file and not settings.nats_user:
             raise SettingsError(
-                "PROCESSION_NATS_PASSWORD_FILE: say in PROCESSION_NATS_USER whose password it is"
+                "PROCESSION_NATS_PASSWORD_FILE: also set PROCESSION_NATS_USER, the user with that password"
             )
         access = cls(
             settings.nats_user and settings.nats_user.replace(SERVICE_NAME, service),

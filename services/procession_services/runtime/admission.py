@@ -316,7 +316,7 @@ class Places:
         return called(await self._let_in(keys=[], args=[_CALLED_MS, *pairs]))
 
     async def queues(self) -> Queues:
-        """How full it is."""
+        """How many runs are at work, and how many wait."""
         async with self._redis.pipeline(transaction=True) as pipe:
             running, waiting = await pipe.hgetall(f"{_ROOT}running").hgetall(f"{_ROOT}waiting").execute()
         return Queues(_by_tenant(running), _by_tenant(waiting))

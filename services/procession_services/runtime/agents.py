@@ -45,7 +45,9 @@ def read_agents(path: Path) -> "AgentsFile":
         unsent = _unsent(agent.model_dump(by_alias=True, exclude_unset=True))
         file.problems += [source.problem((*at, *path), told) for path, told in unsent]
         if agent.name in file.agents:
-            file.problems.append(source.problem((*at, "name"), f"there is another agent {agent.name!r}"))
+            file.problems.append(
+                source.problem((*at, "name"), f"another agent is called {agent.name!r}, too")
+            )
         file.agents[agent.name] = agent
         file.places[agent.name] = at
     return file
@@ -177,7 +179,7 @@ def _entries(content: Any, source: _Source, problems: list[Problem]) -> list[tup
             return [(("agents", str(name)), str(name), fields) for name, fields in named.items()]
         case [*listed] if listed:
             return [(("agents", index), None, fields) for index, fields in enumerate(listed)]
-    problems.append(source.problem((), "defines no agents; it needs `agents`: a mapping by name, or a list"))
+    problems.append(source.problem((), "defines no agents; `agents` must be a mapping by name, or a list"))
     return []
 
 
@@ -197,7 +199,7 @@ def _unsent(value: Any, at: Place = (), around: tuple[int, ...] = ()) -> Iterato
     """What no message can hold: the services would read something else, or could not read the agent at all."""
     if isinstance(value, Mapping | list):
         if id(value) in around:
-            yield at, "holds itself"
+            yield at, "contains itself"
             return
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _unsent(item, (*at, key), (*around, id(value)))

@@ -148,7 +148,7 @@ def _known(table: Mapping[str, Any], name: str, kind: str, path: str) -> Iterato
     if name not in table:
         hint = suggestion(name, table)
         if "did you mean" not in hint:
-            hint += "; is its plugin missing in PROCESSION_PLUGINS?"
+            hint += "; is its plugin missing from PROCESSION_PLUGINS?"
         yield Problem("", path, f"unknown {kind} {name!r}{hint}")
 
 
@@ -172,12 +172,12 @@ def _processor(
     idle = not traits.hooks and overridden(kind) & hooks  # its options leave it nothing to do
     if not traits.hooks & hooks and not idle:
         here, there = ", ".join(sorted(hooks)), ", ".join(sorted(traits.hooks))
-        has = f"its hooks are {there}" if there else "it has no hook"
-        yield Problem("", f"{path}.id", f"{ref.id} would never run here: {has}, and here run {here}")
+        has = f"its hooks are {there}" if there else "it has no hooks"
+        yield Problem("", f"{path}.id", f"{ref.id} would never run here: {has}, but only {here} run here")
     for wrong_form in misshapen(kind, traits.hooks & hooks):
         yield Problem("", f"{path}.id", f"{ref.id}: {wrong_form}")
     for name, meant in _misspelt(kind):
-        told = f"{ref.id} has a method {name}, which is no hook; did you mean {meant}?"
+        told = f"{ref.id} has a method {name}, which is not a hook; did you mean {meant}?"
         yield Problem("", f"{path}.id", told, warning=True)
     array = _KINDS.get(frozenset(hooks), "")
     if wrong := misplaced(array, kind, ref, traits):
@@ -265,7 +265,7 @@ def _settings(agent: Agent, base: str) -> Iterator[Problem]:
         yield Problem("", ".".join(map(str, (base, *place))), told, warning=True)
     providers = {name.partition("/")[0] for _, name in _models_in(agent)}
     for provider in sorted((agent.provider_options or {}).keys() - providers) if agent.model else ():
-        told = f"not sent: no model here is one of {provider!r}; known: {', '.join(sorted(providers))}"
+        told = f"not sent: no model here is from {provider!r}, only from {', '.join(sorted(providers))}"
         yield Problem("", f"{base}.providerOptions.{provider}", told, warning=True)
 
 

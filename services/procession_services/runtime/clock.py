@@ -31,7 +31,7 @@ monotonic_ns = time.perf_counter_ns
 
 
 def apart(longest: float) -> float:
-    """So many seconds at most, at random: what would be done together is parted."""
+    """A random number of seconds, so many at most: what would happen at the same time is spread."""
     return longest * random()  # noqa: S311 - nobody gains anything who guesses it
 
 

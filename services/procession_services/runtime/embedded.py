@@ -176,7 +176,7 @@ def _owned(directory: Path) -> Iterator[None]:
         file = (directory / "lock").open("a+", encoding="ascii")
     except OSError as error:
         raise EmbeddedServerError(
-            f"cannot keep data in {directory}: {error.strerror}; take another directory"
+            f"cannot keep data in {directory}: {error.strerror}; choose another directory"
         ) from error
     with file as lock:
         try:
@@ -184,7 +184,7 @@ def _owned(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             lock.seek(0)
             raise EmbeddedServerError(
-                f"{directory} is in use by process {lock.read()}: stop that one first, or take another directory"
+                f"{directory} is in use by process {lock.read()}: stop that one first, or choose another directory"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))

@@ -11,7 +11,7 @@ _NEW_OBJECTS: Final = 20_000
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Lets it rest while modules are loaded, which stay; what is there afterwards it never looks at again."""
+    """Turns it off while modules are loaded, which stay; it never looks at what is there afterwards."""
     gc.disable()
     try:
         yield
@@ -21,6 +21,6 @@ def loading() -> Iterator[None]:
 
 
 def seldom() -> None:
-    """Has it look seldom, and never at what is there now."""
+    """Has it look rarely, and never at what is there now."""
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, 20, 20)

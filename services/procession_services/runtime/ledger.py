@@ -115,7 +115,7 @@ class Ledger:
         hashes = list(_hashes(tenant, booked, self._now()))
         places = [value for _, *place in hashes for value in place]
         self._redis.run_later(
-            "the usage of a model call is not booked",
+            "the usage of a model call was not recorded",
             _ADD,
             keys=[once_key(tenant), *(key for key, *_ in hashes)],
             args=[model, *amounts, *places],

@@ -27,10 +27,10 @@ async def redis_problems(redis: "Redis") -> list[Problem]:
         async with asyncio.timeout(_SECONDS):
             facts: dict[str, Any] = await server.info()
     except NoPermissionError:
-        told = "the user may not use INFO: write the users anew (`procession init`) and restart Redis"
+        told = "the user may not use INFO: rewrite the users (`procession init`), and restart Redis"
         return [Problem(WHERE, "", told, warning=True)]
     except (AuthenticationError, ResponseError) as error:
-        return [Problem(WHERE, "", f"does not let us in ({error}): is it the right user and password?")]
+        return [Problem(WHERE, "", f"rejects the login ({error}): check user and password")]
     except (RedisError, OSError) as error:
         return [Problem(WHERE, "", f"does not answer ({str(error) or 'in time'}): is it running?")]
     return [Problem(WHERE, name, told, warning=name in _WARNINGS) for name, told in _wrong(facts)]
@@ -91,13 +91,15 @@ def _wrong(facts: dict[str, Any]) -> list[tuple[str, str]]:
     elif facts.get("aof_last_write_status", "ok") != "ok":
         found.append(("aof_last_write_status", "the append-only file cannot be written: is the disk full?"))
     if (policy := facts.get("maxmemory_policy", "noeviction")) != "noeviction":
-        told = f"{policy} throws keys away when memory is short, and runs with them; set `maxmemory-policy noeviction`"
+        told = (
+            f"{policy} evicts keys when memory is short, and runs get lost; set `maxmemory-policy noeviction`"
+        )
         found.append(("maxmemory-policy", told))
     if facts.get("role", "master") != "master":
-        found.append(("role", "this is a read-only copy; name its master in PROCESSION_REDIS_URL"))
+        found.append(("role", "this is a read-only replica; set PROCESSION_REDIS_URL to its master"))
     limit = int(facts.get("maxmemory", 0))
     if limit and int(facts.get("used_memory", 0)) > _FULL * limit:
         found.append(
-            ("used_memory", f"more than {_FULL:.0%} of `maxmemory` are used; writes fail when it is full")
+            ("used_memory", f"more than {_FULL:.0%} of `maxmemory` is used; writes fail when it is full")
         )
     return found

@@ -89,7 +89,7 @@ def once_key(tenant: str) -> str:
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Whether our Redis does not answer, or not us, and not another one, which an author's code asks."""
+    """Whether our own Redis does not answer, or refuses us; one that an author's code asks does not count."""
     if not isinstance(error, (*UNANSWERED, NotAllowedError)):
         return False
     ours = __name__.removesuffix("redis_client")
@@ -260,9 +260,9 @@ class RedisClient(Redis):
         self._put(call)
 
     def refused(self, call: _Call, error: RedisError) -> None:
-        """Tells why; what every write is refused with is waited for, as a Redis that is away.
+        """Passes an error on; where Redis refuses all writes, waits as for one that is away.
 
-        So is for a moment what our user may not do: somebody may be changing the users.
+        It also waits for a moment where our user lacks a permission: somebody may be changing the users.
         """
         if call is self._greeting or (why := refusal(error)) is None:
             call.answer.set_exception(error)

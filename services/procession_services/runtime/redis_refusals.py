@@ -28,11 +28,11 @@ class NotAllowedError(NoPermissionError):
 
 
 def refusal(error: RedisError) -> NoWritesError | NotAllowedError | None:
-    """What such an answer means; None where it is another one."""
+    """The error that such an answer means; None for any other answer."""
     if _NO_WRITES.search(str(error)):
         return NoWritesError(str(error))
     if _NOT_ALLOWED.search(str(error)):
-        return NotAllowedError(f"Redis does not allow it ({error}): {REMEDY}")
+        return NotAllowedError(f"Redis denies permission ({error}): {REMEDY}")
     return None
 
 

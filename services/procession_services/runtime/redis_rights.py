@@ -12,7 +12,7 @@ from procession_services.runtime.redis_check import WHERE, once
 
 __all__ = ["COMMANDS", "REMEDY", "rights_problems", "rights_problems_at"]
 
-REMEDY: Final = "write the users anew (`procession init`), and restart Redis"
+REMEDY: Final = "rewrite the users (`procession init`), and restart Redis"
 _DIGEST: Final = "0" * 40
 # Behind `SET` the key holds a text, so all that is for another kind of value is refused for that, and does nothing.
 COMMANDS: Final[dict[str, tuple[str, ...]]] = {
@@ -59,7 +59,7 @@ async def rights_problems(redis: "Redis", service: str) -> list[Problem]:
         refused = [name for name, command in tries if await _is_refused(redis, command)]
     except (RedisError, OSError):
         return []
-    told = f"the user may not do what services do ({', '.join(refused)}): {REMEDY}"
+    told = f"the user lacks permissions that services need ({', '.join(refused)}): {REMEDY}"
     return [Problem(WHERE, "permissions", told)] if refused else []
 
 

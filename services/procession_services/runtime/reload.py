@@ -1,4 +1,4 @@
-"""Files of the configuration that are read anew while a service runs.
+"""Files of the configuration that are reloaded while a service runs.
 
 A file counts as a whole or not at all: while it is wrong, what was read before stays. Whoever uses its value asks for
 it each time, and what has begun keeps what it began with.
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _SHOWN: Final = 12
 _REPLACED: Final = (
-    "this file is mounted, and was replaced outside: what is there now cannot be seen from in here. Mount its "
-    "directory, write changes into the file itself, or start the container anew"
+    "this mounted file was replaced outside, and the new one is not visible inside the container: mount its "
+    "directory, write changes into the file itself, or restart the container"
 )
 
 
@@ -49,13 +49,13 @@ class Watched(Generic[T]):
 
     @property
     def problems(self) -> list[Problem]:
-        """Why the file that is there does not count; empty while it does."""
+        """Why the file is not in effect as it is now; empty while it is."""
         if self.path and _is_replaced(self.path):
             return [*self._refused, Problem(str(self.path), "", _REPLACED)]
         return self._refused
 
     def look(self) -> bool:
-        """Reads the file when it has changed, and stood still since the last look; tells whether it did."""
+        """Reloads the file if it has changed, and not since the last look; tells whether it did."""
         seen, before = _digest(self.path), self._seen
         self._seen = seen
         if seen == self._known or seen != before:
@@ -77,10 +77,10 @@ class Watched(Generic[T]):
             self._refused = [Problem(str(self.path), "", told)]
         else:
             self._refused, self.digest = [], self._known
-            log.info("%s: the %s are read anew (%s)", self.path, self.name, self.digest)
+            log.info("%s: the %s were reloaded (%s)", self.path, self.name, self.digest)
             return
         why = "\n".join(f"  {problem}" for problem in self._refused)
-        log.error("%s is refused, the %s stay as they were:\n%s", self.path, self.name, why)
+        log.error("%s is rejected, the previous %s stay in effect:\n%s", self.path, self.name, why)
 
 
 def _digest(path: Path | None) -> str:

@@ -40,7 +40,7 @@ def load_keys(file: Path | None) -> None:
     """Puts the keys of providers, one `VARIABLE=value` a line, where LiteLLM looks for them.
 
     Raises:
-        ConfigurationError: The file cannot be read, or a line is none; what it says is not told.
+        ConfigurationError: The file cannot be read, or a line has another form; its content is not told.
     """
     if file is None:
         return
@@ -54,6 +54,6 @@ def load_keys(file: Path | None) -> None:
         if not name or name.startswith("#"):
             continue
         if not separator or not _VARIABLE.fullmatch(name):
-            raise ConfigurationError([Problem(f"{file}:{number}", "", "is no VARIABLE=value")])
+            raise ConfigurationError([Problem(f"{file}:{number}", "", "is not VARIABLE=value")])
         keys[name] = value
     os.environ.update({name: value for name, value in keys.items() if name not in os.environ})

@@ -68,7 +68,7 @@ class ServerProcess:
         return self._program.name
 
     def code(self) -> int | None:
-        """With what it has ended; None while it runs."""
+        """Its exit code; None while it runs."""
         return self._process.poll() if self._process else None
 
     async def start(self) -> None:
@@ -90,7 +90,7 @@ class ServerProcess:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if (code := self.code()) is not None:
-                on_line(self.name, f"ended with code {code}; it is started again")
+                on_line(self.name, f"ended with code {code}; restarting")
                 await self._start_again(on_line)
                 on_line(self.name, "is ready again")
 
@@ -102,7 +102,7 @@ class ServerProcess:
                 await self.start()
             except Exception as error:  # noqa: BLE001 - whatever it is: else nobody would start it any more
                 if pause == _LOOK_SECONDS:
-                    on_line(self.name, f"cannot be started, and is tried again and again: {error}")
+                    on_line(self.name, f"cannot be started, trying again: {error}")
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:

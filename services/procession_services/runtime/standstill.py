@@ -48,11 +48,11 @@ async def _watch(patience: float) -> None:
         late, worked = time.monotonic() - due, time.thread_time() - used
         if late > _LATE_SECONDS:
             log.warning(
-                "nothing else ran here for at least %.1f s: %s", late, _why(computed=worked > late / 2)
+                "the event loop was blocked for at least %.1f s: %s", late, _why(computed=worked > late / 2)
             )
 
 
 def _why(*, computed: bool) -> str:
     if computed:
-        return "a processor or a tool computed; let it do so in asyncio.to_thread, or in another process"
-    return "a processor or a tool waited without `await` (time.sleep, a blocking client), or the process was stopped"
+        return "a processor or a tool computed; let it do that in asyncio.to_thread, or in another process"
+    return "a processor or a tool waited without `await` (time.sleep, a blocking client), or the process was paused"

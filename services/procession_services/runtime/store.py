@@ -366,7 +366,7 @@ class RunStore:
 
         Nobody needs to tell it any more, so the run has no deadline, and its state, with the result, soon goes.
         """
-        what = f"the end of run {run} was told, and is told again at its deadline"
+        what = f"cannot record that the end of run {run} was announced, so that is repeated at its deadline"
         self.redis.later(what, "SET", _told_key(tenant, run), digest, "EX", self._told_ttl)
         self.redis.later(what, "ZREM", DEADLINES, f"{tenant} {run}")
         self.redis.later(what, "EXPIRE", run_key(tenant, run), self._finished_ttl)

@@ -27,7 +27,7 @@ async def ended(*tasks: "asyncio.Task[Any]") -> None:
 
 @asynccontextmanager
 async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Works for the length of the block."""
+    """Does the work for the length of the block."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -51,7 +51,7 @@ def spawned(tasks: "set[asyncio.Task[Any]]", what: str, work: Coroutine[Any, Any
 async def repeated(
     what: str, seconds: float, work: Callable[[], Awaitable[None]], *, at_once: bool = False
 ) -> None:
-    """Works every so many seconds, the first time `at_once` or after that time, until it is cancelled.
+    """Does the work every so many seconds, the first time `at_once` or after that time, until it is cancelled.
 
     A failure ends nothing, since Redis or NATS may be away; the log tells of it once, until it is another one.
     """
@@ -63,7 +63,7 @@ async def repeated(
             await work()
         except Exception as error:  # whatever it is: else nobody would do it any more
             if told != repr(error):
-                log.exception("%s failed, and is tried again", what)
+                log.exception("%s failed, trying again", what)
             told = repr(error)
         else:
             told = ""

@@ -28,13 +28,13 @@ class Limits(StrictModel):
         default=1_000, ge=0, description="Accepted runs that may wait; further requests are refused."
     )
     requests_per_second: float | None = Field(
-        default=None, gt=0, description="Requests; those of a second may come at once."
+        default=None, gt=0, description="Requests per second; those of one second may come at once."
     )
     tokens_per_day: int | None = Field(
-        default=None, ge=1, description="Tokens of model calls, in and out, in a day of UTC."
+        default=None, ge=1, description="Tokens of model calls, input and output, per UTC day."
     )
     cost_per_day: float | None = Field(
-        default=None, gt=0, description="US dollars of model calls in a day of UTC, where prices are known."
+        default=None, gt=0, description="US dollars for model calls per UTC day, as far as prices are known."
     )
 
 

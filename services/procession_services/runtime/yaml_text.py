@@ -17,7 +17,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if (key.tag, key.value) in keys:
-                    told = f"the key {key.value!r} is there twice"
+                    told = f"the key {key.value!r} appears twice"
                     raise yaml.composer.ComposerError(None, None, told, key.start_mark)
                 keys.add((key.tag, key.value))
         return node
@@ -51,7 +51,7 @@ def no_yaml(path: Path, error: yaml.YAMLError) -> Problem:
     told = [
         error.problem,
         error.context,
-        begun and error.context and f"which begins in line {begun.line + 1}",
+        begun and error.context and f"which begins on line {begun.line + 1}",
     ]
     where = f"{path}:{mark.line + 1}" if mark else str(path)
     return Problem(where, "", f"is not YAML: {', '.join(part for part in told if part)}")

@@ -177,9 +177,7 @@ def configured(service: str, settings: Settings) -> Iterator[None]:
     try:
         from procession_services.runtime.telemetry import live  # noqa: PLC0415 - only where it is wanted
     except ImportError as error:
-        text = (
-            f"telemetry needs packages that are not here ({error.name}): pip install 'procession[telemetry]'"
-        )
+        text = f"telemetry needs packages that are not installed ({error.name}): pip install 'procession[telemetry]'"
         raise SettingsError(text) from error
     with live.observing(service, settings) as one, installed(one):
         yield

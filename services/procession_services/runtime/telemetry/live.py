@@ -402,7 +402,8 @@ def _served(meters: Meters, settings: Settings) -> Iterator[None]:
     try:
         server, thread = start_http_server(port, host, meters.registry)
     except OSError as error:
-        text = f"metrics cannot be served on {host}:{port} ({error.strerror}): set PROCESSION_METRICS_PORT"
+        other = "set another PROCESSION_METRICS_PORT or PROCESSION_METRICS_HOST"
+        text = f"metrics cannot be served on {host}:{port} ({error.strerror}): {other}"
         raise SettingsError(text) from error
     try:
         yield

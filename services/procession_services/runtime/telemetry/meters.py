@@ -37,38 +37,46 @@ class Meters:
         self.accepted = counter("runs_accepted", "Runs accepted.", *self._more)
         self.by_tenant = "tenant" in self._more
         tenant = ["tenant"] if self.by_tenant else []
-        self.rejected = counter("requests_rejected", "Requests above a limit.", "limit", *tenant)
+        self.rejected = counter(
+            "requests_rejected", "Requests that were refused because of a limit.", "limit", *tenant
+        )
         self.at_work = gauge("runs_running", "Runs that hold a place.", *tenant)
         self.queued = gauge("runs_waiting", "Accepted runs that wait for a place.", *tenant)
         self.wait_seconds = seconds(
-            "run_wait", "From acceptance to the place, of runs that waited.", _LONG, *tenant
+            "run_wait", "From acceptance to getting a place, for runs that waited.", _LONG, *tenant
         )
         self.runs = counter("runs", "Runs that ended, or began to wait for a person.", "status", *self._more)
         self.run_seconds = seconds("run", "From acceptance to the end.", _LONG, "status", *self._more)
-        self.retries = counter("run_retries", "Attempts of steps that were made again.", *self._more)
-        self.in_flight = gauge("commands_in_flight", "Commands in work.", "service")
+        self.retries = counter("run_retries", "Retries of steps.", *self._more)
+        self.in_flight = gauge("commands_in_flight", "Commands that are being handled.", "service")
         self.command_seconds = seconds("command", "One command.", _LONG, "service", "outcome")
         self.chunks = counter("chunks", "Chunks that were numbered for clients.", "service")
         hook = ("processor", "hook")
-        self.calls = counter("processor_calls", "Calls of hooks.", *hook)
-        self.busy = counter("processor_seconds", "Time in hooks.", *hook)
-        self.errors = counter("processor_errors", "Failures of hooks.", *hook)
+        self.calls = counter("processor_calls", "Hook calls.", *hook)
+        self.busy = counter("processor_seconds", "Seconds spent in hooks.", *hook)
+        self.errors = counter("processor_errors", "Hook failures.", *hook)
         self.tripwires = counter("tripwires", "Aborts by processors.", *hook)
         self.warnings = counter("processor_warnings", "Warnings of processors.", *hook)
-        self.model_calls = counter("model_calls", "Calls of models.", "model", "outcome")
-        self.model_seconds = seconds("model", "One call of a model.", _LONG, "model")
-        self.first_chunk = seconds("model_first_chunk", "Until an answer begins.", _LONG, "model")
-        self.tokens = counter("model_tokens", "Tokens of calls of models.", "model", "type")
-        self.dollars = counter("model_cost_dollars", "What calls cost, where the price is known.", "model")
-        self.tool_calls = counter("tool_calls", "Calls of tools.", "tool", "outcome")
-        self.tool_seconds = seconds("tool", "One call of a tool.", _QUICK, "tool")
+        self.model_calls = counter("model_calls", "Model calls.", "model", "outcome")
+        self.model_seconds = seconds("model", "One model call.", _LONG, "model")
+        self.first_chunk = seconds("model_first_chunk", "Until the first chunk of an answer.", _LONG, "model")
+        self.tokens = counter("model_tokens", "Tokens of model calls.", "model", "type")
+        self.dollars = counter(
+            "model_cost_dollars", "Cost of model calls in US dollars, as far as prices are known.", "model"
+        )
+        self.tool_calls = counter("tool_calls", "Tool calls.", "tool", "outcome")
+        self.tool_seconds = seconds("tool", "One tool call.", _QUICK, "tool")
         self.failovers = counter("stream_failovers", "Streams that another replica took over.")
-        self.redeliveries = counter("redeliveries", "Messages that came again.", "consumer")
+        self.redeliveries = counter("redeliveries", "Messages that were delivered again.", "consumer")
         self.dead = counter("dead_letters", "Messages that went to DEAD.", "consumer")
-        self.refused = gauge("configuration_refused", "1: a file is wrong and does not count.", "file")
+        self.refused = gauge(
+            "configuration_refused", "1: the file is wrong, and its previous version stays in effect.", "file"
+        )
         where = ("stream", "consumer")
         self.waiting = gauge("consumer_lag", "Messages not yet delivered.", *where)
-        self.unacknowledged = gauge("consumer_unacknowledged", "Messages in somebody's hands.", *where)
+        self.unacknowledged = gauge(
+            "consumer_unacknowledged", "Messages delivered, but not yet acknowledged.", *where
+        )
 
     def name(self, label: str, value: str) -> str:
         """The value, or `other` when there are too many of them."""
