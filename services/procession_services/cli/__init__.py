@@ -110,21 +110,21 @@ def _told(error: Exception) -> tuple[int, list[str]] | None:
         case ValidationError():
             return USAGE, [f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}" for wrong in error.errors()]
         case UnicodeError():
-            return USAGE, [f"what was given is not UTF-8: {error}"]
+            return USAGE, [f"the input is not UTF-8: {error}"]
         case OSError():
             return FAILED, [str(error) or "no answer in time"]
         case ModuleNotFoundError(name=str(name)) if not name.startswith("procession"):
             return USAGE, [
-                f"needs the module {name}, which is not installed here; see which extra of procession has it"
+                f"the Python module {name} is not installed: install the extra of procession that includes it"
             ]
         # To import NATS' library takes too long for every command.
         case _ if type(error).__module__.startswith("nats.js."):
             from procession_services.bus.errors import explained  # noqa: PLC0415 - as above
 
-            return FAILED, [f"JetStream refuses: {explained(error)}"]
+            return FAILED, [f"JetStream reports an error: {explained(error)}"]
         case _ if type(error).__module__.startswith("nats."):
-            right = "are address, user and password right? `procession check --deploy` tells more"
-            return FAILED, [f"NATS refuses: {error}; {right}"]
+            right = "check address, user and password, or run `procession check --deploy`"
+            return FAILED, [f"NATS reports an error: {error}; {right}"]
         case _:
             return None
 
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="procession",
         description="Runs AI-agent requests through a procession of processors, on NATS.",
-        epilog="Exit codes: 0 done, or waits for a person; 1 failed; 2 wrong usage or configuration; 3 blocked by a "
+        epilog="Exit codes: 0 done, or waiting for a person; 1 failed; 2 wrong usage or configuration; 3 blocked by a "
         "processor; 130 cancelled or interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('procession')}")

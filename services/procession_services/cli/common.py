@@ -74,7 +74,7 @@ def print_json(value: Any) -> None:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """The settings, with the options of the command above them; raises SettingsError."""
+    """The settings, which options of the command override; raises SettingsError."""
     given = vars(options)
     overrides = {name: given.get(name) for name in ("nats_url", "redis_url", "agents", "tenant")}
     return Settings.load(given.get("config"), **overrides)
@@ -109,7 +109,7 @@ async def _say_what_it_waits_for(procession: "Procession") -> None:
 
 
 def end_on(*numbers: signal.Signals) -> None:
-    """Cancels this task on these signals; on SIGHUP, as of a terminal that is closed, unless `nohup` keeps it off."""
+    """Cancels this task on these signals; on SIGHUP, which a closed terminal sends, unless `nohup` ignores it."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     for number in numbers:
@@ -126,12 +126,12 @@ def end_with(parent: int) -> None:
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """What reads a whole number within these bounds, which belong to it, from the command line."""
+    """Gives a reader of whole numbers within these bounds, both included, for the command line."""
 
     def read(text: str) -> int:
         value = int(text) if text.removeprefix("-").isdecimal() and len(text) <= _DIGITS else None
         if value is None or value < least or (most is not None and value > most):
-            bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
             raise argparse.ArgumentTypeError(f"{text[:_DIGITS]!r} is not a number {bounds}")
         return value
 
@@ -139,7 +139,7 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def pair(text: str) -> tuple[str, Any]:
-    """`key=value`; a value that is JSON is taken as that, any other as text."""
+    """Reads `key=value`; a value that is JSON is taken as such, any other as text."""
     key, separator, value = text.partition("=")
     if not key or not separator:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
@@ -150,11 +150,11 @@ def pair(text: str) -> tuple[str, Any]:
 
 
 def read_json(text: str) -> Any:
-    """Reads JSON from the command line; raises ValueError where it is none, as NaN, which Python's reader takes."""
+    """Reads JSON from the command line; raises ValueError for anything else, and for NaN, which Python takes."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError as error:
-        raise argparse.ArgumentTypeError(f"'{text[:_DIGITS]}...' is nested too deep") from error
+        raise argparse.ArgumentTypeError(f"'{text[:_DIGITS]}...' is nested too deeply") from error
 
 
 def _refuse(constant: str) -> None:

@@ -17,25 +17,30 @@ __all__ = ["add_dead_commands"]
 
 
 def add_dead_commands(commands: Commands) -> None:
-    """Adds them to the command line's."""
+    """Adds these commands to the command line."""
     told = "list, show, replay or drop messages that no service could handle"
     dead = commands.parsers.add_parser("dead", help=told, description=told)
     actions = dead.add_subparsers(title="actions", required=True, metavar="ACTION")
     for name, run, help_, numbered in (
         ("list", _list, "list all messages, with number, time, subject and reason", False),
-        ("show", _on(_show), "show one message as it came", True),
+        ("show", _on(_show), "show messages as they were received", True),
         ("replay", _on(_replay), "put messages back where they came from", True),
         ("drop", _on(_drop), "delete messages", True),
     ):
         action = actions.add_parser(name, help=help_, description=help_, parents=[commands.common])
-        action.add_argument("--secrets", type=Path, metavar="DIR", help="directory of `procession init`")
+        action.add_argument(
+            "--secrets",
+            type=Path,
+            metavar="DIR",
+            help="secrets directory of `procession init`, to connect as the operator",
+        )
         if numbered:
             action.add_argument(
                 "numbers",
                 type=whole_number(1, 2**64 - 1),
                 nargs="+",
                 metavar="NUMBER",
-                help="number in `list`",
+                help="number that `list` shows",
             )
         action.set_defaults(command=run)
 
@@ -61,7 +66,7 @@ async def _list(options: argparse.Namespace) -> int:
 
     async with _connected(options) as js:
         rows = [[str(each.sequence), each.at, each.subject, each.reason] async for each in dead_letters(js)]
-    sys.stdout.write(table(["number", "since", "subject", "why"], rows) if rows else "nothing is dead\n")
+    sys.stdout.write(table(["number", "since", "subject", "why"], rows) if rows else "no dead letters\n")
     return OK
 
 
@@ -80,9 +85,9 @@ def _on(
                     if letter := await dead_letter(js, number):
                         await act(js, letter)
                         continue
-                    told = f"there is no dead letter {number}; `procession dead list` tells which there are"
+                    told = f"there is no dead letter {number}; `procession dead list` lists all"
                 except NotReplayableError as error:
-                    told = f"{error}; `procession dead drop {number}` forgets the letter"
+                    told = f"{error}; `procession dead drop {number}` deletes it"
                 code = FAILED
                 say(f"procession: {told}")
         return code
@@ -106,11 +111,11 @@ async def _show(_js: Any, letter: "DeadLetter") -> None:
 async def _replay(js: Any, letter: "DeadLetter") -> None:
     from procession_services.bus.dead import replay  # noqa: PLC0415
 
-    say(f"{letter.subject} is delivered again, run {await replay(js, letter)}")
+    say(f"{letter.subject} will be delivered again, as run {await replay(js, letter)}")
 
 
 async def _drop(js: Any, letter: "DeadLetter") -> None:
     from procession_services.bus.dead import drop  # noqa: PLC0415
 
     await drop(js, letter)
-    say(f"{letter.subject} is dropped")
+    say(f"{letter.subject} was dropped")

@@ -35,11 +35,11 @@ __all__ = ["add_machine_commands"]
 _PORTS: Final = range(65_536)
 _NATS_URL: Final[str] = Settings.model_fields["nats_url"].default
 """Where clients look for NATS."""
-_LOGIN: Final = "  # with user and password, as here"
+_LOGIN: Final = "  # with user and password, as used here"
 
 
 def add_machine_commands(commands: Commands) -> None:
-    """Adds them to the command line's."""
+    """Adds these commands to the command line."""
     told = "start everything on this machine, run one request, show what happened, and stop"
     demo = commands.add("demo", _demo, told)
     demo.add_argument("question", nargs="?", help="what to ask")
@@ -49,7 +49,7 @@ def add_machine_commands(commands: Commands) -> None:
     up.add_argument(
         "--embedded",
         action=argparse.BooleanOptionalAction,
-        help="also start NATS, and Redis if its URL is not given (default: unless a NATS URL is given)",
+        help="also start NATS, and Redis if its URL is not given (default: yes, unless a NATS URL is given)",
     )
     up.add_argument(
         "--data",
@@ -69,11 +69,11 @@ def add_machine_commands(commands: Commands) -> None:
         "--together",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="one process for all services but those of --replicas, quicker and smaller while one CPU is enough (the "
-        "default), or a process for each",
+        help="run all services except those of --replicas in one process, which is faster and smaller while one CPU is "
+        "enough (the default), or each in its own",
     )
 
-    model = commands.add("model", _model, "serve the deterministic demo model, with OpenAI's chat protocol")
+    model = commands.add("model", _model, "serve the deterministic demo model over OpenAI's chat protocol")
     model.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
     model.add_argument("--port", type=_port, default=8399, help="0 picks a free one (default: %(default)s)")
     told = "milliseconds between two chunks of an answer (default: 15)"
@@ -109,7 +109,7 @@ async def _up(options: argparse.Namespace) -> int:
         async with AsyncExitStack() as stack:
             running = await _started(stack, options, settings)
             nats, redis = address(running.nats_url), address(running.redis_url)
-            say(f"ready; NATS {nats}, Redis {redis}; Ctrl-C stops")
+            say(f"ready; NATS {nats}, Redis {redis}; press Ctrl-C to stop")
             say("in another terminal:")
             if running.nats_url != _NATS_URL:
                 say(f"  export PROCESSION_NATS_URL={nats}{_LOGIN if nats != running.nats_url else ''}")
@@ -228,14 +228,14 @@ async def _model(options: argparse.Namespace) -> int:
         await run(options.host, options.port, pace)
     except OSError as error:
         raise UsageError(
-            f"{error.strerror}: take another --host or --port; port 0 picks a free one"
+            f"{error.strerror}: choose another --host or --port; port 0 picks a free one"
         ) from error
     return OK
 
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) not in _PORTS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to {_PORTS.stop - 1}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to {_PORTS.stop - 1}")
     return int(text)
 
 
@@ -245,7 +245,7 @@ def _pace(text: str) -> float:
     except ValueError:
         pace = math.nan
     if not 0 <= pace < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds of at least 0")
     return pace
 
 
@@ -254,5 +254,7 @@ def _replicas(text: str) -> tuple[str, int]:
     if service not in SERVICES:
         raise argparse.ArgumentTypeError(f"unknown service {service!r}; known: {', '.join(SERVICES)}")
     if type(number) is not int or number < 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: how many must be a number from 0")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: the number of processes must be a whole number of at least 0"
+        )
     return service, number

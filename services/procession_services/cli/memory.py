@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["add_memory_command", "memory_problems"]
 
 _POLL_SECONDS: Final = 0.5
-_EMBEDDER: Final = "that of agents which name their own, where none of them has run yet"
+_EMBEDDER: Final = "embedder of agents that name their own, if none of them has run yet"
 Connect = Callable[[argparse.Namespace], AbstractAsyncContextManager["Procession"]]
 _Action = Callable[["MemoryClient", argparse.Namespace], Awaitable[None]]
 
@@ -55,13 +55,13 @@ def memory_problems(settings: Settings) -> list[Problem]:
         maker = local_default(settings.onnx_path) if embedder == AUTO else embedder
         first, *made_by = makers.setdefault(recall.index_name, (name, maker, recall.embedder_options))
         if made_by != [maker, recall.embedder_options]:
-            told = f"shares its index with agent {first!r}, whose embedder is another one: give it an `indexName`"
+            told = f"shares its index with agent {first!r}, which has another embedder: give it its own `indexName`"
             problems += file.placed([Problem("", path, told, warning=True)])
         if not (settings.chroma_url or settings.chroma_path):
-            told = "needs PROCESSION_CHROMA_URL or PROCESSION_CHROMA_PATH, except below `procession up`"
+            told = "needs PROCESSION_CHROMA_URL or PROCESSION_CHROMA_PATH, except under `procession up`"
             problems += file.placed([Problem("", path, told, warning=True)])
         if settings.onnx_path and (missing := missing_weights(settings.onnx_path)):
-            told = f"there is no {missing[0]}, unless the memory service sees another directory there"
+            told = f"{missing[0]} is missing, unless the memory service sees another directory there"
             problems.append(Problem("PROCESSION_ONNX_PATH", path, told, warning=True))
         if warning := fallback_warning(embedder, settings.onnx_path):
             problems.append(Problem("PROCESSION_EMBEDDER", path, warning, warning=True))
@@ -84,16 +84,16 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
         added.set_defaults(command=command)
         return added
 
-    threads = action("threads", _threads, "list the threads of a resource, the latest first")
+    threads = action("threads", _threads, "list the threads of a resource, latest first")
     threads.add_argument("resource")
     _paged(threads)
     for name, run, help_ in (
         ("thread", _thread, "show a thread: title, times, metadata"),
         ("create", _create, "create an empty thread"),
-        ("messages", _messages, "show the messages of a thread, oldest first, one JSON object a line"),
+        ("messages", _messages, "show the messages of a thread, oldest first, one JSON object per line"),
         ("delete", _delete, "delete a thread with its messages, its working memory and its embeddings"),
         ("export", _export, "write a thread to stdout, as JSON lines that `import` reads"),
-        ("rename", _rename, "give a thread a title; an empty one takes it away"),
+        ("rename", _rename, "set the title of a thread; an empty one removes it"),
     ):
         added = action(name, run, help_)
         added.add_argument("thread")
@@ -108,25 +108,31 @@ def add_memory_command(commands: Any, connect: Connect, *parents: argparse.Argum
     taken = action(
         "import",
         _import,
-        "read threads that `export` wrote; of what is there messages are replaced, notes stay",
+        "read threads that `export` wrote; existing messages are replaced, existing working memory stays",
     )
     taken.add_argument("file", type=Path, help="- for stdin")
     taken.add_argument("--embedder", help=_EMBEDDER)
     note = action("note", _note, "show the working memory of a resource or a thread, or set it")
     note.add_argument("resource")
-    note.add_argument("--thread", help="the note of this thread")
+    note.add_argument("--thread", help="the working memory of this thread, not of the resource")
     note.add_argument("--set", metavar="TEXT", help="the new text")
-    action("index", _index, "tell how many jobs the index of semantic recall has yet to do")
+    action("index", _index, "show how many jobs are waiting for the index of semantic recall")
     reindex = action(
-        "reindex", _reindex, "make the index of semantic recall anew, as after a change of the embedder"
+        "reindex",
+        _reindex,
+        "rebuild the index of semantic recall, for example after a change of the embedder",
     )
     reindex.add_argument("--embedder", help=_EMBEDDER)
-    reindex.add_argument("--no-wait", action="store_true", help="return when it is queued")
+    reindex.add_argument("--no-wait", action="store_true", help="return as soon as it is queued")
 
 
 def _paged(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--page", type=whole_number(0, 2**31 - 1), default=0, metavar="N", help="counted from 0"
+        "--page",
+        type=whole_number(0, 2**31 - 1),
+        default=0,
+        metavar="N",
+        help="number of the page, counted from 0",
     )
     parser.add_argument(
         "--per-page", type=whole_number(1, 1000), default=40, metavar="N", help="1 to 1000 (default: 40)"
@@ -192,7 +198,7 @@ async def _import(memory: "MemoryClient", options: argparse.Namespace) -> None:
         if line.strip():
             page = _page(line, f"{options.file}:{at}")
             number += len(await memory.import_page(page, embedder=options.embedder))
-    say(f"{number} messages")
+    say(f"{number} messages imported")
 
 
 def _page(line: str, where: str) -> dict[str, Any]:
@@ -201,8 +207,8 @@ def _page(line: str, where: str) -> dict[str, Any]:
         page: dict[str, Any] = json.loads(line)
         _ = page["thread"]["id"], page["thread"]["resource"], page["messages"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        told = f"{where}: this is no line of `procession memory export`: {said(error)}"
-        raise UsageError(f"{told}; the lines before it are taken in") from error
+        told = f"{where}: this is not a line of `procession memory export`: {said(error)}"
+        raise UsageError(f"{told}; the lines before it were imported") from error
     return page
 
 
@@ -215,13 +221,13 @@ async def _note(memory: "MemoryClient", options: argparse.Namespace) -> None:
 
 
 async def _index(memory: "MemoryClient", options: argparse.Namespace) -> None:  # noqa: ARG001 - an action's shape
-    sys.stdout.write(f"{await memory.index_waiting()} jobs wait\n")
+    sys.stdout.write(f"{await memory.index_waiting()} jobs waiting\n")
 
 
 async def _reindex(memory: "MemoryClient", options: argparse.Namespace) -> None:
     waiting = await memory.reindex(options.embedder)
     while waiting and not options.no_wait:
-        say(f"{waiting} jobs wait")
+        say(f"{waiting} jobs waiting")
         await asyncio.sleep(_POLL_SECONDS)
         waiting = await memory.index_waiting()
     say("queued" if options.no_wait else "done")
@@ -229,4 +235,4 @@ async def _reindex(memory: "MemoryClient", options: argparse.Namespace) -> None:
 
 def _more(told: dict[str, Any]) -> None:
     if told.get("hasMore"):
-        say(f"there are more, {told['total']} in all: --page {told['page'] + 1}")
+        say(f"there are more, {told['total']} in total: see --page {told['page'] + 1}")

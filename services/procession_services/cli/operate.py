@@ -20,7 +20,7 @@ __all__ = ["add_operator_commands"]
 
 
 def add_operator_commands(commands: Commands) -> None:
-    """Adds them to the command line's."""
+    """Adds these commands to the command line."""
     told = "list everything that is wrong with the configuration"
     check = commands.add("check", _check, told, commands.common, commands.agents)
     check.add_argument(
@@ -35,15 +35,20 @@ def add_operator_commands(commands: Commands) -> None:
         "--secrets",
         type=Path,
         metavar="DIR",
-        help="with --deploy: directory of `procession init`, to connect as the operator",
+        help="with --deploy: secrets directory of `procession init`, to connect as the operator",
     )
     check.add_argument(
         "--call-models", action="store_true", help="with --deploy: also call every model (costs a few tokens)"
     )
 
-    told = "reload the agents on every replica, and show what each has then"
+    told = "reload the agents on every replica, and show what each uses afterwards"
     reload = commands.add("reload", _reload, told, commands.common)
-    reload.add_argument("--secrets", type=Path, metavar="DIR", help="directory of `procession init`")
+    reload.add_argument(
+        "--secrets",
+        type=Path,
+        metavar="DIR",
+        help="secrets directory of `procession init`, to connect as the operator",
+    )
 
     commands.add("processors", _processors, "list the installed processors and their hooks", commands.common)
 
@@ -75,7 +80,7 @@ def _told(problems: list[Problem], wrong: int) -> int:
     for problem in problems:
         print(problem)  # noqa: T201
     number = sum(not problem.warning for problem in problems)
-    say(f"{number} wrong" if number else "all good")
+    say(f"problems: {number}" if number else "all good")
     return wrong if number else OK
 
 
@@ -92,7 +97,7 @@ async def _reload(options: argparse.Namespace) -> int:
         await operator.close()
     if not statuses:
         raise UsageError(
-            "no service answers: are they running, and is this the operator (--secrets secrets)?"
+            "no service answers: are they running, and is this the operator's user (--secrets secrets)?"
         )
     rows = [
         [status.service, status.replica, f"{name} {digest}"]
@@ -100,7 +105,7 @@ async def _reload(options: argparse.Namespace) -> int:
         for name, digest in status.configuration.items()
     ]
     sys.stdout.write(
-        table(["service", "replica", "counts now"], rows) if rows else "no service has such files\n"
+        table(["service", "replica", "in effect"], rows) if rows else "no service has files to reload\n"
     )
     return _told(told_by(statuses), FAILED)
 
@@ -110,7 +115,7 @@ def _model_check(problems: list[Problem]) -> "ModelCheck | None":
     try:
         from procession_services.llm_gateway.providers.litellm_provider import LiteLLMProvider  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        told = f"names of models are not checked, for want of {error.name}: pip install 'procession[llm-gateway]'"
+        told = f"names of models are not checked without {error.name}: pip install 'procession[llm-gateway]'"
         problems.append(Problem("", "", told, warning=True))
         return None
     provider = LiteLLMProvider()
@@ -118,8 +123,8 @@ def _model_check(problems: list[Problem]) -> "ModelCheck | None":
     def problem(model: str) -> str | None:
         if provider.knows(model):
             return None
-        form = "write provider/name, with a provider of LiteLLM, as in openai/gpt-4o-mini"
-        return f"unknown model {model!r}; {form}, and an address as apiBase"
+        form = "write provider/name with a provider of LiteLLM, such as openai/gpt-4o-mini"
+        return f"unknown model {model!r}; {form}; an address belongs in apiBase"
 
     return problem
 

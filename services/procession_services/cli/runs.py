@@ -32,7 +32,7 @@ _LOOK_SECONDS: Final = 2.0
 
 
 def add_run_commands(commands: Commands) -> None:
-    """Adds them to the command line's."""
+    """Adds these commands to the command line."""
     common, tenant, shown = commands.common, commands.tenant, commands.shown
     told = "send a request and show the answer as it comes; Ctrl-C cancels the run"
     run = commands.add("run", _run, told, common, tenant, shown)
@@ -41,7 +41,9 @@ def add_run_commands(commands: Commands) -> None:
     run.add_argument("--thread", help="memory thread; needs --resource")
     run.add_argument("--resource", help="owner of the thread; needs --thread")
     run.add_argument("--run-id", metavar="ID", help="the same id with the same request is the same run")
-    run.add_argument("--no-stream", dest="stream", action="store_false", help="only the result, at the end")
+    run.add_argument(
+        "--no-stream", dest="stream", action="store_false", help="print only the result, at the end"
+    )
     run.add_argument(
         "--request-context",
         type=pair,
@@ -51,7 +53,7 @@ def add_run_commands(commands: Commands) -> None:
         help="data for processors and tools, never for the model; may be repeated",
     )
 
-    told = "show a run that somebody else started; Ctrl-C does not cancel it"
+    told = "show a run that was started elsewhere; Ctrl-C does not cancel it"
     attach = commands.add("attach", _attach, told, common, tenant, shown)
     attach.add_argument("run", metavar="RUN")
     attach.add_argument(
@@ -62,9 +64,9 @@ def add_run_commands(commands: Commands) -> None:
     cancel.add_argument("run", metavar="RUN")
 
     decisions = (
-        ("approve", _approve, "let a tool call go ahead that waits for a person"),
-        ("decline", _decline, "refuse a tool call that waits for a person"),
-        ("resume", _resume, "give a tool the data that it waits for"),
+        ("approve", _approve, "approve a tool call that waits for a person"),
+        ("decline", _decline, "decline a tool call that waits for a person"),
+        ("resume", _resume, "give a tool call the data that it waits for"),
     )
     for name, decide, told in decisions:
         parser = commands.add(name, decide, told, common, tenant)
@@ -118,7 +120,7 @@ async def _cancel(options: argparse.Namespace) -> int:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await procession.attach(options.run)
         except UnknownRunError as error:
-            kept = "the cancel is kept for a day (PROCESSION_CONTEXT_TTL), and ends a run that begins under this id"
+            kept = "the request is kept for a day (PROCESSION_CONTEXT_TTL), and cancels a run that starts under this id"
             told, code = f", but {error}; {kept}", FAILED
         except (TimeoutError, NotConnectedError):
             pass  # a look, no more: the wish is stored
@@ -143,7 +145,7 @@ async def _decide(
 ) -> int:
     async with connected(options) as procession:
         await decide(await procession.attach(options.run))
-    say(f"decided about {options.call} of {options.run}")
+    say(f"decision on {options.call} of {options.run} sent")
     return OK
 
 
@@ -163,10 +165,10 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace, *, cancels: 
 
     def interrupt() -> None:
         if not cancels:
-            say(f"\nthe run goes on; `procession cancel {handle.run_id}` ends it")
+            say(f"\nthe run continues; `procession cancel {handle.run_id}` ends it")
             following.cancel()
             return
-        say("\ncancelling the run; Ctrl-C again leaves it alone")
+        say("\ncancelling the run; press Ctrl-C again to stop watching")
         loop.remove_signal_handler(signal.SIGINT)
         cancelling.append(asyncio.create_task(_cancel_it(handle)))
 
@@ -200,9 +202,9 @@ async def _cancel_it(handle: "RunHandle") -> None:
     try:
         await handle.cancel()
     except ProcessionError as error:
-        say(f"the run is not cancelled: {error}")
+        say(f"cannot cancel the run: {error}")
 
 
 def _mention_silence(handle: "RunHandle") -> None:
     if not handle.accepted:
-        say(f"run {handle.run_id} is stored, but no service has taken it yet: are the services running?")
+        say(f"run {handle.run_id} is stored, but no service has accepted it yet: are the services running?")

@@ -118,7 +118,7 @@ def _tokens(usage: Mapping[str, int | None]) -> list[str]:
 
 
 def _cost(model: ModelReport) -> str:
-    return "not known" if model.cost is None else f"${model.cost:.6f}"
+    return "unknown" if model.cost is None else f"${model.cost:.6f}"
 
 
 _EVENTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {

@@ -62,7 +62,7 @@ async def demo(question: str = QUESTION) -> RunResult:
                 result = await handle.result(timeout=_IDLE_SECONDS)
         except TimeoutError as error:
             said = "\n".join(tail) or "(nothing)"
-            raise StartError(f"nothing came for {_IDLE_SECONDS:g} s; the services said:\n{said}") from error
+            raise StartError(f"no answer for {_IDLE_SECONDS:g} s; the services logged:\n{said}") from error
         finally:
             with _step("\nstopping everything"):
                 await started.__aexit__(None, None, None)
@@ -136,11 +136,11 @@ class _Model:
 
         async def look() -> None:
             if self._process and (code := self._process.returncode) is not None:
-                on_line("model", f"ended with code {code}; it is started again")
+                on_line("model", f"ended with code {code}; restarting")
                 await self.start()
                 on_line("model", "is ready again")
 
-        await repeated("starting the demo model again", _LOOK_SECONDS, look)
+        await repeated("restarting the demo model", _LOOK_SECONDS, look)
 
     async def stop(self) -> None:
         """Ends it."""

@@ -32,7 +32,10 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
     parser.add_argument("--port", type=int, default=8399, help="0 picks a free one (default: %(default)s)")
     parser.add_argument(
-        "--pace-ms", type=float, default=DEFAULT_PACE_MS, help="ms between chunks of the demo (%(default)s)"
+        "--pace-ms",
+        type=float,
+        default=DEFAULT_PACE_MS,
+        help="milliseconds between two chunks of an answer (default: %(default)s)",
     )
     parser.add_argument("--cpu", type=int, help="run on this CPU only")
     options = parser.parse_args()

@@ -64,14 +64,14 @@ def _inputs(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
-        raise InvalidRequestError("input: expected a text or a list of texts")
+        raise InvalidRequestError("input: expected a string or a list of strings")
     if all(isinstance(item, str) for item in value):
         return value
     if all(isinstance(item, int) for item in value):
         return [" ".join(map(str, value))]
     if all(isinstance(item, list) for item in value):
         return [" ".join(map(str, item)) for item in value]
-    raise InvalidRequestError("input: texts and tokens are mixed")
+    raise InvalidRequestError("input: strings and tokens must not be mixed")
 
 
 def _base64(vector: list[float]) -> str:

@@ -95,7 +95,7 @@ class RequestParser:
         if len(words) != 3 or not words[2].startswith("HTTP/"):  # noqa: PLR2004 - method, target, version
             raise ProtocolError(400, f"not a request line: {first[:100]!r}")
         if words[2] != "HTTP/1.1":
-            raise ProtocolError(505, f"{words[2]} is not spoken here; use HTTP/1.1")
+            raise ProtocolError(505, f"{words[2]} is not supported; use HTTP/1.1")
         headers: dict[str, str] = {}
         for line in rest:
             name, colon, value = line.partition(":")

@@ -164,7 +164,7 @@ class Server:
 
     def _set_script(self, body: dict[str, Any]) -> None:
         if not isinstance(body.get("id"), str):
-            raise InvalidRequestError("id: expected a text")
+            raise InvalidRequestError("id: expected a string")
         self.scripts.add(body["id"], body.get("calls"))
 
     def _tell_script(self, script_id: str, exchange: Exchange) -> None:

@@ -34,7 +34,7 @@ __all__ = ["Findings", "as_operator", "ask_services", "check_deployment", "model
 
 _STATUS_SECONDS: Final = 12.0
 _CALL_SECONDS: Final = 60.0
-_MEND_USERS: Final = "`procession init`, then `docker compose kill -s HUP nats`"
+_MEND_USERS: Final = "run `procession init`, then `docker compose kill -s HUP nats`"
 
 
 @dataclass(slots=True)
@@ -127,12 +127,12 @@ def told_by(statuses: list[ServiceStatus]) -> list[Problem]:
     found = []
     for problem, services in tellers.items():
         who = "every service" if services == everybody and len(services) > 1 else ", ".join(sorted(services))
-        told = f"{problem.message} (says {who})"
+        told = f"{problem.message} (reported by {who})"
         found.append(Problem(problem.where, problem.path, told, warning=problem.warning))
     for name in sorted({name for status in statuses for name in status.configuration}):
         digests = {status.configuration[name] for status in statuses if name in status.configuration}
         if len(digests) > 1:
-            told = "not every replica has the same: bring the same file everywhere, then `procession reload`"
+            told = "differs between replicas: install the same file everywhere, then run `procession reload`"
             found.append(Problem(name, "", told))
     return [*found, *_parted(statuses)]
 
@@ -146,7 +146,9 @@ def _parted(statuses: list[ServiceStatus]) -> list[Problem]:
     if len(by_redis) <= 1:
         return []
     each = "; ".join(f"{redis}: {', '.join(replicas)}" for redis, replicas in sorted(by_redis.items()))
-    told = f"not every replica has the same one, so runs are lost between them ({each}): set one address everywhere"
+    told = (
+        f"differs between replicas, so runs get lost between them ({each}): set the same address everywhere"
+    )
     return [Problem("PROCESSION_REDIS_URL", "", told)]
 
 
@@ -172,9 +174,7 @@ async def _nats(
     try:
         user = await operator.user()
         if access.nats_user and (user is None or user.get("permissions")):
-            told = (
-                f"{access.nats_user} may not ask everything: name the operator's, or give --secrets secrets"
-            )
+            told = f"{access.nats_user} may not run these checks: name the operator's user, or give --secrets secrets"
             found.problems.append(Problem("PROCESSION_NATS_USER", "", told))
             return []
         where = f"NATS {operator.server.get('version')} at {address(settings.nats_url)}"
@@ -195,12 +195,12 @@ async def _nats(
 def _missing(statuses: list[ServiceStatus]) -> list[Problem]:
     there, versions = {status.service for status in statuses}, {status.version for status in statuses}
     found = [
-        Problem("services", service, "no replica answers: start it, or see its log")
+        Problem("services", service, "no replica answers: start the service, or see its log")
         for service in SERVICES
         if service not in there
     ]
     if len(versions) > 1:
-        told = f"are of different versions: {', '.join(sorted(versions))}"
+        told = f"run different versions: {', '.join(sorted(versions))}"
         found.append(Problem("services", "", told, warning=True))
     return found
 
@@ -245,7 +245,7 @@ async def _user(settings: Settings, access: Access, file: str) -> list[Problem]:
     try:
         connection = await Operator.connect(settings.nats_url, access)
     except NoAccessError:
-        told = f"NATS does not let {name} in with this password: {_MEND_USERS}"
+        told = f"NATS rejects this password for {name}: {_MEND_USERS}"
         return [Problem(file, "", told)]
     try:
         wanted = SERVICE_PERMISSIONS.get(name)
@@ -253,7 +253,7 @@ async def _user(settings: Settings, access: Access, file: str) -> list[Problem]:
             return []  # tenants may not ask about themselves
     finally:
         await connection.close()
-    told = f"the permissions of {name} are not those of this version: {_MEND_USERS}"
+    told = f"the permissions of {name} do not match this version: {_MEND_USERS}"
     return [Problem("NATS", "", told)]
 
 
@@ -270,7 +270,7 @@ async def _nobody(settings: Settings, access: Access) -> list[Problem]:
     except NoAccessError:
         return []
     await stranger.close()
-    return [Problem("NATS", "", "lets everybody in without a password: include accounts.conf in nats.conf")]
+    return [Problem("NATS", "", "accepts connections without a password: include accounts.conf in nats.conf")]
 
 
 async def _redis(settings: Settings, access: Access, secrets: Path | None, found: Findings) -> None:
@@ -278,7 +278,7 @@ async def _redis(settings: Settings, access: Access, secrets: Path | None, found
     found.add(where, await redis_problems_at(settings.redis_url, access))
     stranger = Access(authority=access.authority)
     if access.redis_user and await knows(settings.redis_url, stranger):
-        told = "lets everybody in without a password: set `aclfile` in redis.conf"
+        told = "accepts connections without a password: set `aclfile` in redis.conf"
         found.problems.append(Problem("Redis", "", told))
     if secrets is None:
         return
@@ -289,9 +289,7 @@ async def _redis(settings: Settings, access: Access, secrets: Path | None, found
         password = deployment.password("redis", service)
         own = Access(redis_user=service, redis_password=password, authority=access.authority)
         if await knows(settings.redis_url, own) is False:
-            told = (
-                f"Redis does not let {service} in with this password: `procession init`, then restart Redis"
-            )
+            told = f"Redis rejects this password for {service}: run `procession init`, then restart Redis"
             found.problems.append(Problem(f"redis/{service}", "", told))
 
 

@@ -61,7 +61,7 @@ class Deployment:
 
         Args:
             tenants: Tenants who get a password, besides those who have one.
-            force: Make every password anew; the key of masked data stays.
+            force: Replace every password; the key of masked data stays.
 
         Raises:
             InvalidSubjectError: A tenant cannot be a token of a subject.
@@ -88,7 +88,7 @@ class Deployment:
             yield self.directory, "is missing: `procession init` writes it"
             return
         if self.directory.stat().st_mode & 0o077:
-            yield self.directory, "is open to others: `chmod 700` it"
+            yield self.directory, "is accessible to others: run `chmod 700` on it"
         names, seen = self.tenants(), dict[bytes, Path]()
         for file in self._passwords(names):
             held = file.read_bytes().strip() if file.exists() else None  # a key of one's own may be no text
@@ -97,16 +97,16 @@ class Deployment:
             elif len(held) < _SHORTEST:
                 yield (
                     file,
-                    f"has less than {_SHORTEST} characters: delete it, and `procession init` makes a new one",
+                    f"has fewer than {_SHORTEST} characters: delete it, and `procession init` creates a new one",
                 )
             elif held in seen:
-                yield file, f"is the same as {seen[held]}: delete it, and `procession init` makes a new one"
+                yield file, f"is the same as {seen[held]}: delete it, and `procession init` creates a new one"
             seen.setdefault(held or b"", file)
         if not all(file.exists() for file in self._passwords(names)):
             return
         for file, text in self._made(names).items():
             if not file.exists() or file.read_text(encoding="utf-8") != text:
-                yield file, "does not fit these passwords and this version: `procession init` writes it anew"
+                yield file, "does not match these passwords and this version: `procession init` rewrites it"
 
     def _passwords(self, tenants: Iterable[str]) -> list[Path]:
         """The files that hold one secret each."""
