@@ -97,16 +97,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What Procession costs.")
     parser.add_argument("part", choices=[*_ALONE, *_EVERY_PART, "all"])
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")
-    parser.add_argument("--quick", action="store_true", help="small numbers: shows that it works, no more")
+    parser.add_argument("--quick", action="store_true", help="small numbers, only to show that it works")
     parser.add_argument("--peer", type=Path, metavar="DIR", help="where Mastra was installed with npm")
     parser.add_argument("--no-peer", action="store_true", help="measure ours only")
-    parser.add_argument("--repetitions", type=int, metavar="N", help=f"default: {FULL.repetitions}")
+    parser.add_argument(
+        "--repetitions", type=int, metavar="N", help=f"how often to measure (default: {FULL.repetitions})"
+    )
     parser.add_argument(
         "--patience",
         type=float,
         default=0,
         metavar="S",
-        help="wait so long for others to be quiet, each time",
+        help="seconds to wait at most, before each measurement, until other processes are quiet",
     )
     parser.add_argument("--pinned", action="store_true", help="one core for each side, another for the model")
     options = parser.parse_args()

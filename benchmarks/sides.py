@@ -147,7 +147,7 @@ async def peer_side(modules: Path, api: str, everybody: dict[str, int]) -> Async
     ours = modules / "node" / "bin" / "node"
     node = str(ours) if ours.exists() else shutil.which("node")
     if node is None:
-        raise SideError("Node is not on the PATH, and the peer's node_modules have none: npm install node@22")
+        raise SideError("Node is neither on the PATH nor in the peer's node_modules: npm install node@22")
     settings = {
         "api": api,
         "input": INPUT,

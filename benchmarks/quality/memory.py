@@ -88,6 +88,6 @@ def main() -> int:
         sys.stdout.write(f"{embedder.id:25}  {row}\n")
     if missing_weights(weights):
         sys.stdout.write(
-            "onnx: its weights are not on this machine; PROCESSION_ONNX_PATH names a directory\n"
+            "onnx: its weights are not on this machine; PROCESSION_ONNX_PATH names their directory\n"
         )
     return 0
