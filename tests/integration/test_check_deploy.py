@@ -108,9 +108,7 @@ async def test_where_redis_cannot_be_reached_the_services_speak_for_it(deployed)
             wrong, _ = await deployed.check(redis=False)
         finally:
             await redis.config_set("appendonly", "yes")
-    told = (
-        "Redis: appendonly: off: a restart loses runs and memory; set `appendonly yes` (says every service)"
-    )
+    told = "Redis: appendonly: off: a restart loses runs and memory; set `appendonly yes` (reported by every service)"
     assert wrong == [told]
 
 
@@ -125,9 +123,9 @@ async def test_a_server_that_does_not_fit_the_settings_is_told(deployed):
     settings = deployed.settings(max_request_bytes=9_000_000, stream_replicas=3)
     found = await check_deployment(settings, secrets=deployed.secrets)
     wrong = [str(each) for each in found.problems if not each.warning]
-    assert wrong[0].startswith("NATS: max_payload: 8,388,608 bytes are less than the longest request")
+    assert wrong[0].startswith("NATS: max_payload: 8,388,608 bytes are too few for the longest request")
     assert len(wrong) == 7
-    assert all("is kept 1 times, and not 3: start the orchestrator anew" in each for each in wrong[1:])
+    assert all("the number of copies is 1, not 3: restart the orchestrator" in each for each in wrong[1:])
 
 
 async def test_permissions_of_another_version_are_told(deployed, monkeypatch):
@@ -138,8 +136,8 @@ async def test_permissions_of_another_version_are_told(deployed, monkeypatch):
     wrong, _ = await deployed.check(redis=False)
     accounts = deployed.secrets / "nats" / "accounts.conf"
     assert wrong == [
-        f"{accounts}: does not fit these passwords and this version: `procession init` writes it anew",
-        f"NATS: the permissions of tools are not those of this version: {_MEND_USERS}",
+        f"{accounts}: does not match these passwords and this version: `procession init` rewrites it",
+        f"NATS: the permissions of tools do not match this version: {_MEND_USERS}",
     ]
 
 
@@ -147,7 +145,7 @@ async def test_a_client_of_a_tenant_is_told_to_be_the_operator(deployed):
     user = tenant_user("acme")
     settings = deployed.settings(nats_user=user, nats_password_file=deployed.secrets / "clients" / "acme")
     [problem, *_] = (await check_deployment(settings)).problems
-    assert str(problem).startswith(f"PROCESSION_NATS_USER: {user} may not ask everything")
+    assert str(problem).startswith(f"PROCESSION_NATS_USER: {user} may not run these checks")
 
 
 async def test_a_model_that_cannot_be_called_is_told(deployed, monkeypatch):
@@ -162,7 +160,7 @@ async def test_a_model_that_cannot_be_called_is_told(deployed, monkeypatch):
     deployed.agents.write_text(yaml.safe_dump({"agents": agents}))
     await reloaded(deployed, monkeypatch)
     wrong, _ = await deployed.check(redis=False)
-    who = "(says llm_gateway)"
+    who = "(reported by llm_gateway)"
     key = "needs ANTHROPIC_API_KEY in the environment of the gateway (in compose: secrets/providers.env)"
     nobody = "unknown: write provider/name, with a provider of LiteLLM"
     told = [f"models: anthropic/claude-sonnet-4-5: {key} {who}", f"models: nobody/nothing: {nobody} {who}"]
@@ -203,20 +201,20 @@ async def test_everything_that_is_wrong_is_told_at_once(tmp_path, monkeypatch, c
         assert await asyncio.to_thread(main, ["check", "--deploy", "--secrets", str(secrets)]) == 1
     told = capsys.readouterr()
     for wanted in (
-        f"{secrets}: is open to others: `chmod 700` it",
+        f"{secrets}: is accessible to others: run `chmod 700` on it",
         f"{secrets}/processors/masking-key: is missing: `procession init` writes it",
-        "NATS: stream VIOLATIONS: is missing: the orchestrator makes it within seconds",
+        "NATS: stream VIOLATIONS: is missing: a running orchestrator creates it within seconds",
         "NATS: stream CHUNKS: max_age is 60",
-        "nats/tools: NATS does not let tools in with this password",
-        "services: error_recovery: no replica answers: start it, or see its log",
-        f"{deployed.agents}:1: agents.demo.modl: unknown key; did you mean 'model'? (says orchestrator)",
+        "nats/tools: NATS rejects this password for tools",
+        "services: error_recovery: no replica answers: start the service, or see its log",
+        f"{deployed.agents}:1: agents.demo.modl: unknown key; did you mean 'model'? (reported by orchestrator)",
         "models: openai/demo: needs OPENAI_API_KEY in the environment of the gateway",
         "Redis: appendonly: off: a restart loses runs and memory; set `appendonly yes`",
-        "Redis: maxmemory-policy: allkeys-lru throws keys away when memory is short",
-        "redis/memory: Redis does not let memory in with this password",
+        "Redis: maxmemory-policy: allkeys-lru evicts keys when memory is short",
+        "redis/memory: Redis rejects this password for memory",
     ):
         assert wanted in told.out
-    assert told.err.strip().splitlines()[-1].endswith(" wrong")
+    assert told.err.strip().splitlines()[-1].startswith("problems: ")
 
 
 async def test_servers_that_are_away_are_both_told_without_their_passwords(monkeypatch, capsys):
@@ -236,8 +234,8 @@ async def test_servers_for_everybody_are_told_where_users_are_configured(servers
         redis_url=servers.redis_url, redis_user="default", redis_password_file=tmp_path / "password",
     )  # fmt: skip
     problems = [str(each) for each in (await check_deployment(settings)).problems]
-    assert "NATS: lets everybody in without a password: include accounts.conf in nats.conf" in problems
-    assert "Redis: lets everybody in without a password: set `aclfile` in redis.conf" in problems
+    assert "NATS: accepts connections without a password: include accounts.conf in nats.conf" in problems
+    assert "Redis: accepts connections without a password: set `aclfile` in redis.conf" in problems
 
 
 async def test_what_procession_up_runs_has_nothing_wrong(servers, tmp_path, monkeypatch):
@@ -264,5 +262,5 @@ async def test_a_service_with_another_redis_is_told_and_says_what_it_drops(
         await until(lambda: "of whose run Redis knows nothing" in caplog.text)
         assert (await handle.result(timeout=20)).status == "failed"
     [told] = [str(each) for each in found.problems if not each.warning]
-    assert told.startswith("PROCESSION_REDIS_URL: not every replica has the same one")
+    assert told.startswith("PROCESSION_REDIS_URL: differs between replicas")
     assert ": llm_gateway " in told

@@ -143,10 +143,10 @@ async def test_what_is_no_request_is_not_replayed_to_a_run_that_has_ended(tmp_pa
         with pytest.raises(NotReplayableError, match="run r has ended since; send its request again"):
             await replay(bus.js, letter)
         nobody = await store(bus, "procession.v1.run.default", {"input": "x"})
-        with pytest.raises(NotReplayableError, match="says not which run it is about"):
+        with pytest.raises(NotReplayableError, match="does not say which run it belongs to"):
             await replay(bus.js, nobody)
         nothing = await store(bus, "", {"input": "x"})
-        with pytest.raises(NotReplayableError, match="says not which run it is about"):
+        with pytest.raises(NotReplayableError, match="does not say which run it belongs to"):
             await replay(bus.js, nothing)
         await drop(bus.js, nothing)
         assert await all_letters(bus.js) == [letter, nobody]
@@ -188,7 +188,7 @@ async def test_a_letter_that_was_put_back_and_not_taken_out_of_dead_is_not_put_b
             patch.setattr(js, "delete_msg", dies)
             with pytest.raises(TimeoutError):
                 await replay(js, letter)
-        with pytest.raises(NotReplayableError, match="was put back a moment ago"):
+        with pytest.raises(NotReplayableError, match="was replayed within the last two minutes"):
             await replay(js, letter)
         assert await all_letters(js) == [letter]
         await bus.close()
@@ -246,7 +246,7 @@ async def test_the_commands(tmp_path: Path) -> None:
     async with own_servers(tmp_path, redis=False) as servers:
         url = ("--nats-url", servers.endpoints.nats_url)
         bus = await Bus.connect(servers.endpoints.nats_url, "test")
-        assert await procession("dead", "list", *url) == (0, "nothing is dead\n", "")
+        assert await procession("dead", "list", *url) == (0, "no dead letters\n", "")
         letter = await store(bus, subjects.run("acme", "demo"), {"input": "x", "runId": "mine"})
         number = str(letter.sequence)
         code, listed, _ = await procession("dead", "list", *url)
@@ -254,7 +254,7 @@ async def test_the_commands(tmp_path: Path) -> None:
         code, shown, _ = await procession("dead", "show", number, *url)
         assert (code, "run: mine" in shown, '{"input": "x", "runId": "mine"}' in shown) == (0, True, True)
         code, _, told = await procession("dead", "replay", number, *url)
-        assert (code, "is delivered again, run mine" in told) == (0, True)
+        assert (code, "will be delivered again, as run mine" in told) == (0, True)
         code, _, told = await procession("dead", "drop", number, *url)
         assert (code, f"procession: there is no dead letter {number}; " in told) == (1, True)
         code, _, told = await procession("dead", "show", "-5", *url)
@@ -279,9 +279,9 @@ async def test_a_letter_that_is_not_there_or_goes_nowhere_keeps_no_other_from_it
         assert (code, told.splitlines()) == (
             1,
             [
-                f"{subject} is dropped",
-                "procession: there is no dead letter 99; `procession dead list` tells which there are",
-                f"{subject} is dropped",
+                f"{subject} was dropped",
+                "procession: there is no dead letter 99; `procession dead list` lists all",
+                f"{subject} was dropped",
             ],
         )
         code, shown, told = await procession("dead", "show", "99", "3", *url)
@@ -289,8 +289,8 @@ async def test_a_letter_that_is_not_there_or_goes_nowhere_keeps_no_other_from_it
         code, _, told = await procession("dead", "replay", "4", "99", "3", *url)
         nowhere, missing, again = told.splitlines()
         assert (code, "no dead letter 99" in missing) == (1, True)
-        assert again == f"{subject} is delivered again, run three"
-        assert nowhere.endswith("says not which run it is about; `procession dead drop 4` forgets the letter")
+        assert again == f"{subject} will be delivered again, as run three"
+        assert nowhere.endswith("does not say which run it belongs to; `procession dead drop 4` deletes it")
         assert [letter.sequence for letter in await all_letters(bus.js)] == [4]
         await bus.close()
 

@@ -134,7 +134,7 @@ async def test_closing_the_terminal_of_up_ends_it_in_order(tmp_path, monkeypatch
     )
     os.close(theirs)
     said = b""
-    while b"Ctrl-C stops" not in said:
+    while b"press Ctrl-C to stop" not in said:
         said += await asyncio.to_thread(os.read, ours, 4096)
     assert len(entries(tmp_path)) == 1
     children = await children_of(process.pid)

@@ -109,7 +109,7 @@ async def test_a_request_that_redis_does_not_allow_is_told_so_at_once(running, c
     async with forbidden(redis, "-hset"):
         with pytest.raises(RequestRejectedError, match="Redis does not allow the orchestrator its work"):
             await system.run({"chunks": ["x"]})
-    assert "Redis does not allow it" in caplog.text
+    assert "Redis denies permission" in caplog.text
     assert "delivery 2" not in caplog.text
     result, _ = await system.run({"chunks": ["x"]})
     assert result.text == "x"
@@ -128,7 +128,7 @@ async def test_a_run_in_flight_that_redis_does_not_allow_ends_when_the_users_are
         await until(lambda: "waits for Redis" in caplog.text)
     result, _ = await reading
     assert (result.status, result.error.code) == ("failed", "WORK_FAILED")
-    assert "Redis does not allow it" in result.error.message
+    assert "Redis denies permission" in result.error.message
     assert len(system.requests(model)) == 1
 
 
@@ -146,10 +146,10 @@ async def test_a_service_whose_user_may_too_little_says_so_when_it_starts_and_fa
             system.inside(*all_but("llm_gateway")),
             system.inside("llm_gateway", redis_user="gateway"),
         ):
-            assert "the user may not do what services do (HSET): write the users anew" in caplog.text
+            assert "the user lacks permissions that services need (HSET): rewrite the users" in caplog.text
             result, _ = await system.run({"chunks": ["x"]})
     assert (result.status, result.error.code) == ("failed", "WORK_FAILED")
-    assert "Redis does not allow it" in result.error.message
+    assert "Redis denies permission" in result.error.message
 
 
 async def test_an_orchestrator_whose_user_may_too_little_to_start_says_why(tmp_path):
@@ -159,6 +159,6 @@ async def test_an_orchestrator_whose_user_may_too_little_to_start_says_why(tmp_p
         Redis.from_url(servers.endpoints.redis_url) as redis,
     ):
         await redis.execute_command("ACL", "SETUSER", "narrow", "on", "nopass", "~*", "+@all", "-mget")
-        with pytest.raises(NotReachableError, match="orchestrator cannot start: Redis does not allow it"):
+        with pytest.raises(NotReachableError, match="orchestrator cannot start: Redis denies permission"):
             async with system.inside("orchestrator", redis_user="narrow"):
                 pass

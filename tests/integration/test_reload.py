@@ -155,7 +155,7 @@ async def test_a_wrong_file_is_refused_as_a_whole_and_told(agents, caplog, text,
     assert {status.configuration["agents"] for status in found} == {before}
     assert {each.path for status in found for each in status.findings if told in each.message} == {where}
     assert await agents.says() == "good 1"
-    assert any("is refused, the agents stay as they were" in r.getMessage() for r in caplog.records)
+    assert any("is rejected, the previous agents stay in effect" in r.getMessage() for r in caplog.records)
     agents.write("mended")
     await agents.until(lambda status: not status.findings)
     assert await agents.says() == "mended 1"
@@ -196,7 +196,7 @@ async def test_a_hang_up_signal_reads_the_files_anew(agents, tmp_path):
         ready = await process.ready()
         word.write_text("openai/two")
         process.process.send_signal(signal.SIGHUP)
-        await process.says("are read anew")
+        await process.says("were reloaded")
         found = {status.replica: status for status in await agents.statuses()}[ready["replica"]]
         assert [use.model for use in found.models] == ["openai/two"]
         assert await process.terminate() == 0

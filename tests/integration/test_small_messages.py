@@ -13,7 +13,7 @@ async def test_it_is_told_what_is_too_small_and_how_to_mend_it(tmp_path, monkeyp
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     config = Nats.config
     monkeypatch.setattr(Nats, "config", lambda *of: config(*of).replace("8MB", "64KB"))
-    told = "NATS takes messages of 65,536 bytes, 131,072 of which Procession needs beside a request"
+    told = "NATS takes messages of 65,536 bytes, and Procession needs 131,072 besides the request"
     remedy = f"{told}; set `max_payload: 8MB` in nats.conf"
     async with (
         EmbeddedServers(tmp_path) as servers,

@@ -55,10 +55,10 @@ async def nats_with(tmp_path, monkeypatch):
 
 
 TROUBLE = {
-    "no JetStream": ("", False, 1, "nobody is there for JetStream: start nats-server with `jetstream`"),
-    "none for the account": (WITHOUT_JETSTREAM, True, 1, "give the account of NATS a `jetstream`"),
-    "no cluster": ("", True, 3, "PROCESSION_STREAM_REPLICAS asks for copies"),
-    "too few": (ACCOUNT.replace("6", "2"), True, 1, "let the account of NATS have more streams"),
+    "no JetStream": ("", False, 1, "JetStream is not available: start nats-server with `jetstream`"),
+    "none for the account": (WITHOUT_JETSTREAM, True, 1, "enable `jetstream` for this NATS account"),
+    "no cluster": ("", True, 3, "PROCESSION_STREAM_REPLICAS is above 1"),
+    "too few": (ACCOUNT.replace("6", "2"), True, 1, "allow the NATS account more streams"),
 }
 
 
@@ -69,7 +69,7 @@ async def test_whoever_starts_says_why_there_are_no_streams(nats_with, caplog, t
     connecting = asyncio.create_task(Bus.connect(url, "test", replicas=replicas))
     await until(lambda: connecting.done() or "trying again" in caplog.text)
     assert not connecting.done(), "it may be mended any time"
-    assert "no answer about the streams, trying again: " in caplog.text
+    assert "NATS request failed (the streams), trying again: " in caplog.text
     assert why in caplog.text
     await ended(connecting)
 
@@ -82,9 +82,12 @@ async def test_a_stream_of_somebody_else_with_one_of_our_names_stays_as_it_is(na
         connecting = asyncio.create_task(Bus.connect(url, "test"))
         await until(lambda: connecting.done() or "trying again" in caplog.text)
         assert (await js.stream_info("EVENTS")).config == theirs
-        assert "the stream EVENTS is somebody else's, with the subjects orders.> (10058); give" in caplog.text
+        assert (
+            "the stream EVENTS does not belong to Procession (its subjects: orders.>) (10058); give"
+            in caplog.text
+        )
         found = await check_deployment(Settings(nats_url=url))
-        assert any("stream EVENTS: is somebody else's" in str(each) for each in found.problems)
+        assert any("stream EVENTS: does not belong to Procession" in str(each) for each in found.problems)
         await js.delete_stream("EVENTS")
         await (await connecting).close()
 
@@ -110,12 +113,12 @@ async def test_why_a_stream_cannot_be_made_anew_is_told_once_and_that_it_was(nat
         monkeypatch.setattr(bus.js, "stream_info", counted)
         await until(lambda: asked > 3)
         await bus.js.delete_stream("MINE")
-        await until(lambda: "are made anew" in caplog.text)
+        await until(lambda: "were recreated" in caplog.text)
     told = [
         each.getMessage() for each in caplog.records if each.name in {connection.__name__, streams.__name__}
     ]
     assert [each.partition(":")[0] for each in told] == [
-        "the streams are not all there, trying again",
-        "streams were gone and are made anew, what they held is lost",
+        "cannot check or create the streams, trying again",
+        "missing streams were recreated, their messages are lost",
     ]
     assert told[1].endswith(": DEAD")

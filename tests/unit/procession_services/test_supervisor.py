@@ -47,7 +47,7 @@ async def test_a_killed_process_is_started_again_and_all_are_stopped_at_the_end(
         os.kill(first["error_recovery-1"], signal.SIGKILL)
         await again.wait()
         second = supervisor.pids
-    assert ("error_recovery-1", "ended with signal SIGKILL; it is started again in 0.2 s") in lines
+    assert ("error_recovery-1", "ended with signal SIGKILL; restarting in 0.2 s") in lines
     assert second["error_recovery-1"] != first["error_recovery-1"]
     assert second["error_recovery-2"] == first["error_recovery-2"]
     assert not any(is_alive(pid) for pid in (*first.values(), *second.values()))
@@ -58,7 +58,7 @@ async def test_one_that_ends_time_and_again_is_soon_started_again(environment):
     told: asyncio.Queue[str] = asyncio.Queue()
 
     def on_line(_name, line):
-        if "it is started again in" in line:
+        if "restarting in" in line:
             told.put_nowait(line.rpartition(" in ")[2])
 
     async with Supervisor(environment, replicas=NONE | {"error_recovery": 1}, on_line=on_line) as supervisor:
@@ -87,7 +87,7 @@ async def test_one_for_which_there_is_no_memory_is_tried_again(environment, monk
         monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
         os.kill(supervisor.pids["error_recovery"], signal.SIGKILL)
         await again.wait()
-    told = "could not be started ([Errno 12] Cannot allocate memory); it is started again in 0.5 s"
+    told = "could not be started ([Errno 12] Cannot allocate memory); restarting in 0.5 s"
     assert ("error_recovery", told) in lines
 
 

@@ -63,7 +63,7 @@ async def test_a_listener_that_fails_keeps_nobody_from_hearing(nearby, heard, ca
     nearby.tell("here", b"", "")
     await turn()
     assert len(heard) == 1
-    assert "a message on broken was not understood" in caplog.text
+    assert "failed to handle a message on broken" in caplog.text
 
 
 async def test_an_answer_comes_back(nearby):

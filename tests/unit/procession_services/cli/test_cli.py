@@ -188,7 +188,7 @@ async def test_ctrl_c_leaves_the_run_alone_that_somebody_else_started(services, 
     assert await command.process.stdout.read(3) == b"Hel"
     command.process.send_signal(signal.SIGINT)
     code, _, err = await command.finished()
-    assert (code, err) == (130, "\nthe run goes on; `procession cancel somebodys` ends it\n")
+    assert (code, err) == (130, "\nthe run continues; `procession cancel somebodys` ends it\n")
     await procession("cancel", "another")
     assert (await services._controls.get()).subject.endswith(".another"), "the first one that came"
 
@@ -206,7 +206,7 @@ async def test_cancel_says_where_nothing_is_known_of_the_run(services, processio
     code, _, err = await command.finished()
     assert code == 1, "as of `attach`"
     assert err.startswith("asked to cancel misspelt, but no event of run misspelt")
-    assert "kept for a day (PROCESSION_CONTEXT_TTL), and ends a run that begins under this id" in err
+    assert "kept for a day (PROCESSION_CONTEXT_TTL), and cancels a run that starts under this id" in err
 
 
 def test_the_version(capsys):
@@ -245,7 +245,7 @@ async def test_a_decision_that_nobody_waits_for_is_one_clear_line(services, serv
 async def test_a_service_says_where_it_does_not_find_nats(procession):
     command = await procession("serve", "tools", PROCESSION_NATS_URL="nats://ann:secret@127.0.0.1:9")
     line = (await command.process.stderr.readline()).decode()
-    assert "nats at nats://127.0.0.1:9: ConnectionRefusedError" in line
+    assert "NATS at nats://127.0.0.1:9: ConnectionRefusedError" in line
 
 
 async def test_a_server_that_is_not_there_is_one_clear_line(procession):
@@ -433,7 +433,7 @@ def test_check_without_the_libraries_of_the_gateway_checks_all_but_the_names_of_
     path = tmp_path / "agents.yaml"
     path.write_text("agents: {a: {model: nosuch/model, inputProcessors: [nonsense]}}")
     checked = without("aiohttp", "check", "--agents", str(path))
-    assert (checked.returncode, checked.stderr) == (2, "1 wrong\n")
+    assert (checked.returncode, checked.stderr) == (2, "problems: 1\n")
     warning, wrong = checked.stdout.splitlines()
     assert "procession[llm-gateway]" in warning
     assert "unknown processor 'nonsense'" in wrong
@@ -443,7 +443,7 @@ def test_a_service_without_its_libraries_says_which(tmp_path):
     served = without("aiohttp", "serve", "llm_gateway")
     assert (served.returncode, served.stdout) == (2, "")
     [told] = served.stderr.splitlines()
-    assert told.startswith("procession: needs the module aiohttp")
+    assert told.startswith("procession: the Python module aiohttp is not installed")
 
 
 def test_check_lists_what_is_wrong_and_says_so_in_its_exit_code(tmp_path, capsys):
@@ -511,7 +511,7 @@ DEEP = "[" * 5000 + "]" * 5000
         ("9" * 30, "procession: request['requestContext']['k'] is an integer of more than 64 bits"),
         ("[" * 150 + "]" * 150, "procession: request['requestContext']['k'][0][0]"),
         (os.fsdecode(b"\xff"), "procession: request['requestContext']['k'] has half a character"),
-        (DEEP, f"procession run: error: argument --request-context: '{DEEP[:20]}...' is nested too deep"),
+        (DEEP, f"procession run: error: argument --request-context: '{DEEP[:20]}...' is nested too deeply"),
     ],
     ids=["long", "deep", "not UTF-8", "deeper"],
 )
@@ -553,7 +553,7 @@ async def test_a_port_that_is_taken_is_one_clear_line(servers, procession):
     port = servers.nats_url.rpartition(":")[2]
     code, _, err = await (await procession("model", "--port", port)).finished()
     assert code == 2
-    assert "take another --host or --port" in err
+    assert "choose another --host or --port" in err
     assert len(err.splitlines()) == 1
 
 
@@ -571,7 +571,7 @@ async def test_somebody_elses_consumer_of_our_work_is_one_clear_line(procession,
         code, _, err = await command.finished()
     assert code == 1
     [told] = err.splitlines()
-    assert told.startswith("procession: JetStream refuses: ")
+    assert told.startswith("procession: JetStream reports an error: ")
     assert told.endswith("delete that consumer")
 
 
@@ -592,7 +592,9 @@ async def test_a_wrong_password_for_nats_is_one_clear_line(procession, tmp_path)
             "(nats: 'Authorization Violation'): are user and password right?\n"
         )
     assert code == 1
-    assert err.splitlines()[-1].startswith("procession: NATS refuses: nats: 'Authorization Violation'; ")
+    assert err.splitlines()[-1].startswith(
+        "procession: NATS reports an error: nats: 'Authorization Violation'; "
+    )
     assert "Traceback" not in err
 
 
@@ -600,19 +602,19 @@ async def test_a_wrong_password_for_nats_is_one_clear_line(procession, tmp_path)
     ("arguments", "told"),
     [
         (["run", "Hi"], "--agent"),
-        (["model", "--port", "99999"], "'99999' is not a port: 0 to 65535"),
-        (["model", "--pace-ms", "-1"], "'-1' is not a number of milliseconds from 0 on"),
-        (["model", "--pace-ms", "fast"], "'fast' is not a number of milliseconds from 0 on"),
-        (["model", "--pace-ms", "inf"], "'inf' is not a number of milliseconds from 0 on"),
+        (["model", "--port", "99999"], "'99999' is not a port from 0 to 65535"),
+        (["model", "--pace-ms", "-1"], "'-1' is not a number of milliseconds of at least 0"),
+        (["model", "--pace-ms", "fast"], "'fast' is not a number of milliseconds of at least 0"),
+        (["model", "--pace-ms", "inf"], "'inf' is not a number of milliseconds of at least 0"),
         (["run", "Hi", "--agent", "a", "--request-context", "novalue"], "'novalue' is not KEY=VALUE"),
         (["resume", "r", "c", "NaN"], "'NaN' is not JSON: JSON has no NaN"),
-        (["resume", "r", "c", DEEP], "is nested too deep"),
+        (["resume", "r", "c", DEEP], "is nested too deeply"),
         (["up", "--replicas", "toolz=2"], "unknown service 'toolz'"),
-        (["up", "--replicas", "tools=many"], "must be a number"),
-        (["up", "--replicas", "tools=true"], "must be a number"),
+        (["up", "--replicas", "tools=many"], "must be a whole number of at least 0"),
+        (["up", "--replicas", "tools=true"], "must be a whole number of at least 0"),
         (["serve", "toolz"], "invalid choice"),
-        (["attach", "r1", "--after", "-3"], "argument --after: '-3' is not a number from 0 on\n"),
-        (["attach", "r1", "--after", "9" * 5000], f"'{'9' * 20}' is not a number from 0 on\n"),
+        (["attach", "r1", "--after", "-3"], "argument --after: '-3' is not a number of at least 0\n"),
+        (["attach", "r1", "--after", "9" * 5000], f"'{'9' * 20}' is not a number of at least 0\n"),
         (["memory", "messages", "t", "r", "--last", "0"], "--last: '0' is not a number from 1 to 1000\n"),
         (["memory", "threads", "r", "--page", "-1"], "--page: '-1' is not a number from 0 to 2147483647\n"),
         (["memory", "threads", "r", "--per-page", "x"], "--per-page: 'x' is not a number from 1 to 1000\n"),

@@ -48,7 +48,7 @@ async def test_a_thread_is_taken_in_shown_and_given_out(command, tmp_path):
     assert [json.loads(line)["id"] for line in shown] == ["m1", "m2"]
     _, first, more = await command("messages", "t", "r", "--per-page", "2")
     assert len(first.splitlines()) == 2
-    assert "3 in all: --page 1" in more
+    assert "3 in total: see --page 1" in more
     exported = json.loads((await command("export", "t", "r"))[1])
     assert [m["id"] for m in exported["messages"]] == ["m0", "m1", "m2"]
     assert (await command("note", "r", "--thread", "t"))[1] == "knows Ann\n"
@@ -70,7 +70,7 @@ async def test_what_is_given_out_is_taken_in_whatever_letters_are_in_it(command,
     page = {"thread": {"id": "t", "resource": "r"}, "messages": [{**MESSAGES[0], "content": text}]}
     given = tmp_path / "given.jsonl"
     given.write_text(json.dumps(page, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert (await command("import", str(given)))[::2] == (0, "1 messages\n")
+    assert (await command("import", str(given)))[::2] == (0, "1 messages imported\n")
     [message] = json.loads((await command("export", "t", "r"))[1])["messages"]
     assert text in json.dumps(message, ensure_ascii=False)
 
@@ -99,7 +99,7 @@ async def test_a_line_that_is_none_of_an_export_is_told(command, tmp_path, line,
     given = tmp_path / "given.jsonl"
     given.write_text(f"{json.dumps(page)}\n{line}\n")
     code, _, told = await command("import", str(given))
-    assert (code, f"{given}:2: this is no line of `procession memory export`: {why}" in told) == (2, True)
+    assert (code, f"{given}:2: this is not a line of `procession memory export`: {why}" in told) == (2, True)
 
 
 async def test_what_was_done_has_not_failed_because_its_terminal_is_closed(command, monkeypatch, tmp_path):
@@ -113,7 +113,7 @@ async def test_what_was_done_has_not_failed_because_its_terminal_is_closed(comma
 async def test_how_many_jobs_the_index_has_yet_to_do(command, monkeypatch, tmp_path):
     monkeypatch.setenv("PROCESSION_CHROMA_PATH", str(tmp_path / "chroma"))
     monkeypatch.setenv("PROCESSION_EMBEDDER", "lexical")
-    assert (await command("index"))[:2] == (0, "0 jobs wait\n")
+    assert (await command("index"))[:2] == (0, "0 jobs waiting\n")
 
 
 async def test_reindex_without_a_vector_store_says_what_to_set(command):
@@ -134,7 +134,7 @@ def test_check_tells_what_semantic_recall_lacks(tmp_path, monkeypatch):
     assert memory_problems(Settings(**recalling, embedder="lexical")) == []
     (problem,) = memory_problems(Settings(**recalling, embedder="onnx", onnx_path=tmp_path))
     assert (problem.where, problem.warning) == ("PROCESSION_ONNX_PATH", True)
-    assert f"there is no {tmp_path / 'model.onnx'}" in problem.message
+    assert f"{tmp_path / 'model.onnx'} is missing" in problem.message
     write_tiny_model(tmp_path)
     assert memory_problems(Settings(**recalling, onnx_path=tmp_path)) == []
 

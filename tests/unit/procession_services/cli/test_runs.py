@@ -60,7 +60,7 @@ async def test_nobody_cancels_a_run_that_has_ended_meanwhile(capsys, unheard):
     assert begun.is_set()
     assert given_up.is_set()
     assert unheard == []
-    assert "not cancelled" not in capsys.readouterr().err
+    assert "cannot cancel" not in capsys.readouterr().err
 
 
 async def test_a_cancel_that_nobody_takes_is_told(capsys, unheard):
@@ -68,5 +68,5 @@ async def test_a_cancel_that_nobody_takes_is_told(capsys, unheard):
         raise NotAcceptedError("nobody took it")
 
     assert await followed(Run(cancel)) == 0
-    assert "the run is not cancelled: nobody took it\n" in capsys.readouterr().err
+    assert "cannot cancel the run: nobody took it\n" in capsys.readouterr().err
     assert unheard == []

@@ -19,7 +19,7 @@ async def test_a_demo_model_that_was_killed_is_started_again_where_it_was():
     async with model_server(lambda *line: told.put_nowait(line)) as url, asyncio.timeout(20):
         [first] = await pids_of_models()
         os.kill(first, signal.SIGKILL)
-        assert await told.get() == ("model", "ended with code -9; it is started again")
+        assert await told.get() == ("model", "ended with code -9; restarting")
         assert await told.get() == ("model", "is ready again")
         [second] = await pids_of_models()
         assert second != first

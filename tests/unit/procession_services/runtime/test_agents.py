@@ -147,7 +147,7 @@ def test_what_no_message_holds_is_told(written):
             f"is an integer of more than 64 bits{remedy}",
         ),
         ("agents.a.tools.0.options.most.1", f"is nan, which JSON has not{remedy}"),
-        ("agents.a.providerOptions.openai.self.self", "holds itself"),
+        ("agents.a.providerOptions.openai.self.self", "contains itself"),
     }
 
 
@@ -179,7 +179,7 @@ def test_a_problem_in_yaml_has_a_line(written):
 
 def test_a_key_that_comes_twice_is_told_with_its_line(written):
     path = written("agents:\n  demo: {model: m/x}\n  other: {model: m/x}\n  demo: {model: m/y}\n")
-    with pytest.raises(ConfigurationError, match=r"agents\.yaml:4: is not YAML: the key 'demo' is there"):
+    with pytest.raises(ConfigurationError, match=r"agents\.yaml:4: is not YAML: the key 'demo' appears"):
         load_agents(path)
 
 
@@ -187,7 +187,7 @@ def test_what_is_no_yaml_is_told_in_one_line(written):
     path = written("agents:\n  a:\n    model: m/x\n   tools: [x]\n")
     told = (
         "is not YAML: expected <block end>, but found '<block mapping start>', while parsing a block mapping, "
-        "which begins in line 2"
+        "which begins on line 2"
     )
     with pytest.raises(ConfigurationError) as raised:
         load_agents(path)
@@ -205,7 +205,7 @@ def test_a_file_that_is_nested_too_deeply_is_told(written):
 
 def test_two_agents_of_one_name(written):
     path = written("agents: [{name: a, model: m/x}, {name: a, model: m/y}]")
-    assert problems_of(path) == {("agents.1.name", "there is another agent 'a'")}
+    assert problems_of(path) == {("agents.1.name", "another agent is called 'a', too")}
 
 
 OWN_CLASS = "from procession import Processor\nclass P(Processor):\n    id = 'p'\n"

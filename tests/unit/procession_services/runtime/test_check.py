@@ -456,7 +456,7 @@ def test_options_of_a_provider_that_no_model_has_are_told(registry):
     agent = {"name": "a", "model": "gemini/x", "providerOptions": options}
     [found] = check_agent(Agent.model_validate(agent), registry)
     assert (found.path, found.warning) == ("agents.a.providerOptions.google", True)
-    assert found.message == "not sent: no model here is one of 'google'; known: gemini"
+    assert found.message == "not sent: no model here is from 'google', only from gemini"
     both = [{"model": "gemini/x"}, {"model": "google/x"}]
     assert not list(check_agent(Agent.model_validate({**agent, "model": both}), registry))
 
@@ -546,5 +546,5 @@ def test_a_method_whose_name_is_nearly_that_of_a_hook_is_told(registry):
     [problem] = check_agent(agent, registry)
     assert problem.warning
     assert problem.message == (
-        "mastra has a method processAPIError, which is no hook; did you mean process_api_error?"
+        "mastra has a method processAPIError, which is not a hook; did you mean process_api_error?"
     )

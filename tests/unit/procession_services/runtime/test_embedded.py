@@ -160,7 +160,7 @@ async def test_servers_that_have_ended_are_started_again_with_what_they_stored(t
     assert sorted(lines, key=lambda line: line[0]) == [  # each by itself
         (name, line)
         for name in ("nats", "redis")
-        for line in ("ended with code -9; it is started again", "is ready again")
+        for line in ("ended with code -9; restarting", "is ready again")
     ]
 
 
@@ -193,10 +193,10 @@ async def test_one_that_cannot_be_started_again_says_why_once_and_keeps_no_other
                 name, line = await told.get()
                 lines[name].append(line)
         await ended(keeping)
-    assert lines["redis"] == ["ended with code -9; it is started again", "is ready again"]
+    assert lines["redis"] == ["ended with code -9; restarting", "is ready again"]
     began, why, ready = lines["nats"]
-    assert (began, ready) == ("ended with code -9; it is started again", "is ready again")
-    assert why.startswith("cannot be started, and is tried again and again: ")
+    assert (began, ready) == ("ended with code -9; restarting", "is ready again")
+    assert why.startswith("cannot be started, trying again: ")
 
 
 async def test_a_killed_redis_comes_back_at_the_same_place_with_what_it_stored(tmp_path: Path) -> None:

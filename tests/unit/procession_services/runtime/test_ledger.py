@@ -183,5 +183,5 @@ async def test_booking_waits_for_nothing_and_a_failure_is_logged(tenant, caplog)
     ledger.add(tenant, {}, "a/b", USED, 1.0)
     assert not caplog.records
     await ledger.drain()
-    assert "not booked" in caplog.text
+    assert "not recorded" in caplog.text
     await nowhere.aclose()

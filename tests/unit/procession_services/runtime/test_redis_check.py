@@ -36,7 +36,7 @@ async def test_a_server_that_is_away_and_one_that_does_not_know_us_are_told_apar
     assert await knows("redis://127.0.0.1:9/0", Access()) is None
     stranger = Access(redis_user="nobody", redis_password="x")
     [refused] = await redis_problems_at(servers.redis_url, stranger)
-    assert "does not let us in" in refused.message
+    assert "rejects the login" in refused.message
     assert await knows(servers.redis_url, stranger) is False
 
 

@@ -91,4 +91,4 @@ def test_a_mounted_file_that_was_replaced_outside_is_told(file, watched):
         watched.path = type(file)(f"/proc/self/fd/{mounted.fileno()}")
         assert watched.problems == []
         file.unlink()
-        assert "Mount its directory" in watched.problems[0].message
+        assert "mount its directory" in watched.problems[0].message

@@ -41,6 +41,6 @@ def test_a_wrong_line_of_keys_is_told_by_its_number_alone(tmp_path):
     file.write_text("FIRST_API_KEY=one\nsk-secret\n")
     with pytest.raises(ConfigurationError) as raised:
         load_keys(file)
-    assert str(raised.value) == f"{file}:2: is no VARIABLE=value"
+    assert str(raised.value) == f"{file}:2: is not VARIABLE=value"
     with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
         load_keys(tmp_path / "gone")

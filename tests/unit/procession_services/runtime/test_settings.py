@@ -135,7 +135,7 @@ def test_an_address_of_a_provider_that_is_none_is_told(file, monkeypatch, name):
 def test_what_names_no_database_of_redis_is_told(file):
     file.write_text("")
     [wrong] = told(file, redis_url="redis://ann:secret@host/procession")
-    expected = "PROCESSION_REDIS_URL: should end with the number of a database, as /0, or with none, "
+    expected = "PROCESSION_REDIS_URL: should end with the number of a database, such as /0, or have no path, "
     assert wrong == f"{expected}not 'redis://...@host/procession'"
 
 
@@ -153,7 +153,7 @@ def test_every_number_has_an_end(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("tenant: a\ntenant: b", ":2: is not YAML: the key 'tenant' is there twice"),
+        ("tenant: a\ntenant: b", ":2: is not YAML: the key 'tenant' appears twice"),
         ("[" * 3_000, ": is not YAML: it is nested too deeply"),
     ],
 )
@@ -187,8 +187,8 @@ def test_what_is_a_part_of_subjects_is_a_token(file, name):
     [
         ("- tenant", "must be a mapping of settings"),
         ("tenant: [", "is not YAML"),
-        ("{workspaces: /srv}", "workspaces counts in the environment only: set PROCESSION_WORKSPACES"),
-        ("{health_file: /tmp/x}", "health_file counts in the environment only"),
+        ("{workspaces: /srv}", "workspaces can only be set in the environment: set PROCESSION_WORKSPACES"),
+        ("{health_file: /tmp/x}", "health_file can only be set in the environment"),
     ],
 )
 def test_a_file_that_cannot_count_is_told(file, text, wrong):

@@ -36,7 +36,7 @@ async def test_that_the_loop_stood_still_is_told_once_with_what_it_did(
     )
     async with asyncio.timeout(10), standstill.noticed(600):
         await over.wait()
-    expected = f"nothing else ran here for at least {late:.1f} s: "
+    expected = f"the event loop was blocked for at least {late:.1f} s: "
     assert [message.startswith(expected) and why in message for message in caplog.messages] == [True] * bool(
         why
     )

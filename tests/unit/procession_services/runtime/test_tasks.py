@@ -63,7 +63,7 @@ async def test_work_is_repeated_whatever_fails_and_the_log_has_each_failure_once
     await ended(task)
     assert task.cancelled()
     assert [record.exc_info[0] for record in caplog.records] == [OSError, KeyError, OSError]
-    assert {record.getMessage() for record in caplog.records} == {"the work failed, and is tried again"}
+    assert {record.getMessage() for record in caplog.records} == {"the work failed, trying again"}
 
 
 async def test_what_is_worked_on_at_once_is_so_before_the_first_pause():
