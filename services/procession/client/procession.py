@@ -33,7 +33,7 @@ class Procession:
         url: Address of the NATS server, or several separated by commas.
         tenant: Token of every subject; letters, digits, `_` and `-`.
         connect_timeout: Seconds to reach a server at first; of several, each has its part of them. A lost connection is
-            restored for ever, also where NATS has ended it.
+            restored for ever, even when NATS itself has ended it.
         accept_timeout: Seconds within which a request must be stored. Until then it is sent again, as the same run, to
             servers that restart, or elect a leader for the stream; who attaches to a run asks for as long.
         nats_options: Further options of `nats.connect`, such as `user` and `password`, or `tls`.
@@ -71,7 +71,7 @@ class Procession:
 
     @property
     def waits_for(self) -> str:
-        """What it waits for just now, and why, as a person may read it; empty where nothing keeps it from going on.
+        """What the client is waiting for just now, and why, in words for a person; empty when nothing holds it up.
 
         Such as `NATS at nats://127.0.0.1:4222 cannot be reached ([Errno 111] Connect call failed): is it running?`
         """
@@ -197,14 +197,14 @@ class Procession:
                 retained, however much of the beginning has expired; the first `position` tells.
 
         Raises:
-            ValueError: `after` is no whole number from 0 on, or no run can have that id.
+            ValueError: `after` is not an integer from 0 on, or no run can have that id.
             UnknownRunError: Neither an event of the run nor its request is stored; or no service is up to find a
                 request that is not accepted yet.
             NotConnectedError: The client is not connected, or the streams do not answer within `accept_timeout`.
         """
         if type(after) is not int or after < 0:
             raise ValueError(
-                f"after is how many chunks were read, a whole number from 0 on, and not {after!r:.60}"
+                f"`after` is the number of chunks already read: an integer from 0 on, not {after!r:.60}"
             )
         handle = RunHandle(self._link, self.tenant, run_id, after=after)
         handle.join()
@@ -221,8 +221,10 @@ class Procession:
                 handle.sent(found, before=True)
             case None:
                 await handle.close()
-                what = f"no event of run {run_id} of tenant {self.tenant} is stored"
-                raise UnknownRunError(f"{what}: wrong id, not accepted yet, or expired")
+                what = f"no event of run {run_id} (tenant {self.tenant}) is stored"
+                raise UnknownRunError(
+                    f"{what}: the id is wrong, or the run is not accepted yet or has expired"
+                )
         return handle
 
     async def _trace(self, run_id: str) -> bytes | int | None:

@@ -40,9 +40,9 @@ class Workspace:
         allowed = os.environ.get(ROOTS) or "."
         roots = [Path(each).resolve() for each in allowed.split(os.pathsep) if each]
         if not any(self.root.is_relative_to(each) for each in roots):
-            raise WorkspaceError(f"the workspace {root!r} is not below a directory of {ROOTS}")
+            raise WorkspaceError(f"the workspace {root!r} is not in a directory that {ROOTS} allows")
         if not self.root.is_dir():
-            raise WorkspaceError(f"the workspace {root!r} is no directory of this service's machine")
+            raise WorkspaceError(f"the workspace {root!r} is not a directory on the machine of this service")
 
     def below(self, path: str) -> Self:
         """The workspace that is a directory of this one; raises WorkspaceError."""

@@ -83,7 +83,7 @@ def make_rule(name: str, source: str, flags: str, replacement: str) -> Rule:
     """
     if len(replacement) > _LONGEST or len(_GROUP.findall(replacement)) > _MOST_GROUPS:
         raise ValueError(
-            f"rule {name!r}: the replacement may have {_LONGEST:,} characters and {_MOST_GROUPS} `$` groups"
+            f"rule {name!r}: the replacement may have at most {_LONGEST:,} characters and {_MOST_GROUPS} `$` groups"
         )
     try:
         translated = translate(source, flags)
