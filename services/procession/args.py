@@ -158,7 +158,7 @@ class InputStepArgs(StepArgs):
 class LLMRequestArgs(StepArgs):
     """`process_llm_request`: the prompt, right before the provider call (R-RQ-2).
 
-    What follows `message_list` is what the call is made with beside the prompt, for whoever needs it (D-23).
+    The fields after `message_list` are the other settings of the call, for processors that need them (D-23).
     """
 
     prompt: list[dict[str, Any]]

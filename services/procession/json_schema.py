@@ -41,7 +41,7 @@ _ends: ContextVar[float] = ContextVar("ends")
 
 
 class UnusableSchemaError(ProcessionError):
-    """No value can be checked against a schema: it is none, refers to what is not in it, or takes too long."""
+    """A schema cannot be used: it is not valid, refers to something outside it, or takes too long to check."""
 
 
 def misfits(schema: Any, value: Any) -> list[ValidationError]:

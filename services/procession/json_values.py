@@ -64,7 +64,7 @@ def given(value: Any, where: str) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """The nearest JSON to a value: lists for sets, objects for models and dataclasses, texts for all that is none."""
+    """The nearest JSON to a value: lists for sets, objects for models and dataclasses, texts for everything else."""
     try:
         found = _plain(to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64"))
         given(found, "value")

@@ -62,7 +62,7 @@ class Components(MutableMapping[str, T]):
         Raises:
             UnknownComponentError: A library that it needs is not installed.
             BrokenComponentError: Its module raised something else.
-            KeyError: There is none with that id.
+            KeyError: There is no component with that id.
         """
         found = self._known[id]
         if isinstance(found, _Unloaded):
@@ -107,7 +107,7 @@ class Registry:
     """The installed components of one process."""
 
     def __init__(self, service: str = "") -> None:
-        """`service` is whose process this is, for whoever is told that something is not in it."""
+        """`service` is the service of this process; messages name it when a component is missing in it."""
         self.service = service
         self.processors: Components[type[Processor[Any]]] = Components()
         self.tools: Components[type[Tool]] = Components()

@@ -51,7 +51,7 @@ def reconcile(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], returne
     """Takes over messages that a hook returned for its stage (R-RC-1..5).
 
     Raises:
-        ProcessorError: They are no list, or one of them cannot be read.
+        ProcessorError: They are not a list, or one of them cannot be read.
     """
     if not isinstance(returned, list):
         raise invalid(link, hook, returned, "`messages` must be a list of messages")

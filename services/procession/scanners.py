@@ -245,7 +245,7 @@ class WordScanner:
             whole_words: Whether hits inside of longer words do not count.
 
         Raises:
-            ValueError: There is no word, or an empty one.
+            ValueError: There are no words, or one of them is empty.
         """
         known = sorted({_lower(word) if ignore_case else word for word in words}, key=lambda w: (-len(w), w))
         if not known or not known[-1]:

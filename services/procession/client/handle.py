@@ -110,7 +110,7 @@ class RunHandle:
     def position(self) -> int:
         """The number of the next chunk; `attach(run_id, after=position)` goes on there.
 
-        Numbers rise from 0, by one with each chunk; where work was begun anew before anything was seen of it, by more.
+        Numbers rise from 0, by one with each chunk; by more where work was restarted before any of it was seen.
         """
         return self._order.position
 

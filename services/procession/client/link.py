@@ -78,7 +78,7 @@ class Link:
 
     @property
     def waits_for(self) -> str:
-        """What it waits for just now, and why; empty where nothing keeps it from going on."""
+        """What the client is waiting for just now, and why; empty when nothing holds it up."""
         if not self._opened or self._client.is_closed or self._client.is_connected:
             return next(iter(self._refusals.values()), "")
         return f"NATS at {address(self.url)} cannot be reached{self.trouble}: is it running?"

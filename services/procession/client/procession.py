@@ -91,11 +91,11 @@ class Procession:
         Raises:
             pydantic.ValidationError: An option, or one of the agent's, is unknown or wrong; the error names it.
             NotJsonError: A number in it has more than 64 bits, or it nests deeper than 100 levels; a TypeError.
-            NotAcceptedError: Nobody has said within `accept_timeout` that the request is stored: the services are not
-                running, or NATS is silent. Who chose the `run_id` may send it again as the same run.
+            NotAcceptedError: Nothing confirmed within `accept_timeout` that the request is stored: the services are not
+                running, or NATS is silent. With a `run_id` of your own, you may send it again as the same run.
             RequestTooLargeError: The server does not take messages of that size.
-            LimitExceededError: Too many requests are not taken up yet. A limit of the tenant is told later, to
-                whoever reads the run.
+            LimitExceededError: Too many requests are waiting to be taken up. A limit of the tenant is told later,
+                when the run is read.
             NotConnectedError: The client is not connected.
         """
         try:
@@ -189,12 +189,12 @@ class Procession:
     async def attach(self, run_id: str, *, after: int = 0) -> RunHandle:
         """Gives a handle on a run that somebody started.
 
-        Where the request was refused and there is no run, whoever reads the handle is told so.
+        If the request was refused, so that there is no run, reading the handle raises the refusal.
 
         Args:
             run_id: The run.
-            after: How many chunks were read already: the `position` of an earlier handle. From 0 on comes all that is
-                retained, however much of the beginning has expired; the first `position` tells.
+            after: How many chunks were read already: the `position` of an earlier handle. With 0, all that is still
+                kept is read, even if the beginning has expired; the first `position` tells.
 
         Raises:
             ValueError: `after` is not an integer from 0 on, or no run can have that id.
@@ -248,8 +248,8 @@ class Procession:
     async def cancel(self, run_id: str) -> None:
         """Cancels a run, whoever started it; raises NotAcceptedError.
 
-        One that is over stays as it is; one that begins under this id within a day (`PROCESSION_CONTEXT_TTL`) ends at
-        once.
+        A run that is over stays as it is; a run that begins under this id within a day (`PROCESSION_CONTEXT_TTL`) ends
+        at once.
         """
         await RunHandle(self._link, self.tenant, run_id).cancel()
 

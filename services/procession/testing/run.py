@@ -135,7 +135,7 @@ class KitRun:
         self.keep_pending()
 
     def answered(self, how: str) -> dict[str, Any]:
-        """The answer of the attempt; raises ValueError where there is none."""
+        """The answer of the attempt; raises ValueError when there is no answer yet."""
         if self.context.response is None:
             raise ValueError(f"there is no answer yet; call stream(...) first, or {how}")
         return self.context.response

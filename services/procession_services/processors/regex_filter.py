@@ -124,7 +124,7 @@ class RegexFilterOptions(LenientOptions):
         """The rules: presets first.
 
         Raises:
-            ValueError: There is none, or one is no regular expression.
+            ValueError: There are no rules, or one is not a valid regular expression.
         """
         told = [rule for preset in self.presets for rule in PRESETS.get(preset, ())]
         for rule in self.rules:

@@ -108,7 +108,7 @@ class ConfiguredSkills:
         self.aliases = dict(aliases or {})
 
     async def refresh(self) -> None:
-        """Looks through the workspace again; raises WorkspaceError where it is none."""
+        """Looks through the workspace again; raises WorkspaceError when it is not a directory that may be read."""
         self._found = await asyncio.to_thread(self._scan)
 
     async def available(self) -> list[Skill]:
@@ -128,7 +128,7 @@ class ConfiguredSkills:
             raise WorkspaceError(f"{skill.file!r} {error}") from None
 
     async def read(self, skill: Skill, path: str) -> str:
-        """A file of the skill, by its path within; raises WorkspaceError. Hidden files are none of it."""
+        """A file of the skill, by its path within; raises WorkspaceError. Hidden files do not count."""
         if _hidden(path):
             raise WorkspaceError(f"there is no file {path!r} in the skill")
         inline = self._inline.get(skill.path)

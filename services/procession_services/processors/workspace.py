@@ -32,7 +32,7 @@ class Workspace:
         root: Its path, relative to the working directory of the service or absolute.
 
     Raises:
-        WorkspaceError: It lies outside the directories that the operator allows, or is no directory.
+        WorkspaceError: It lies outside the directories that the operator allows, or is not a directory.
     """
 
     def __init__(self, root: str) -> None:
@@ -51,7 +51,7 @@ class Workspace:
         return made
 
     def read(self, path: str, limit: int) -> str:
-        """The text of a file; what is no UTF-8 in it is replaced.
+        """The text of a file; whatever is not valid UTF-8 in it is replaced.
 
         Args:
             path: Relative to the root.
