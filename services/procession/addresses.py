@@ -1,4 +1,4 @@
-"""Addresses of servers: what is one, and how a message may show it."""
+"""Addresses of servers: what counts as one, and how a message may show it."""
 
 import re
 from collections.abc import Iterable
@@ -7,9 +7,9 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
-"""How an address of NATS begins."""
+"""How a NATS address begins."""
 WEB_SCHEMES: Final = ("http", "https")
-"""How one of a server that is asked over HTTP begins."""
+"""How the address of a server that is asked over HTTP begins."""
 
 
 def address(url: str) -> str:
@@ -25,7 +25,7 @@ def unread(value: object) -> str:
 def login(servers: Iterable[str]) -> dict[str, str]:
     """User and password of NATS where they are part of the address, and the same for all servers.
 
-    There they are percent-encoded. Servers that nats-py learns of by itself want them, too.
+    In an address they are percent-encoded. Servers that nats-py discovers by itself want them too.
     """
     found = set()
     with suppress(ValueError):  # of what is no address; whoever connects tells
@@ -37,10 +37,10 @@ def login(servers: Iterable[str]) -> dict[str, str]:
 
 
 def split_address(url: str) -> SplitResult:
-    """The parts of an address; one that does not say of what is NATS's.
+    """The parts of an address; one without a scheme is taken for a NATS address.
 
     Raises:
-        ValueError: It is none; the text may quote a part of a password.
+        ValueError: It is not an address; the error's text may quote a part of a password.
     """
     return urlsplit(url.strip() if "://" in url else f"nats://{url.strip()}")
 

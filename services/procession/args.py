@@ -50,7 +50,7 @@ class AbortSignal:
             self._listeners.append(listener)
 
     def forget(self, listener: Callable[[], None]) -> None:
-        """Calls the listener no more; one that is not known is ignored."""
+        """Stops calling the listener; an unknown one is ignored."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
@@ -62,7 +62,7 @@ class AbortSignal:
                 try:
                     listener()
                 except Exception:  # it is somebody else's, and the others have to hear of it, too
-                    log.exception("a listener to a cancelled run failed")
+                    log.exception("an on_abort listener of a cancelled run failed")
 
 
 class Writer(Protocol):
@@ -72,8 +72,8 @@ class Writer(Protocol):
         """Sends a `data-*` chunk: `{"type": "data-x", "data": ..., "transient": bool?}`.
 
         Raises:
-            ValueError: The type is one that the runtime owns, or missing (R-WR-2).
-            TypeError: It holds what is not JSON, such as a set or a NaN.
+            ValueError: The type is missing, or is reserved for the runtime (R-WR-2).
+            TypeError: The chunk contains something that is not JSON, such as a set or a NaN.
         """
 
 
@@ -158,7 +158,7 @@ class InputStepArgs(StepArgs):
 class LLMRequestArgs(StepArgs):
     """`process_llm_request`: the prompt, right before the provider call (R-RQ-2).
 
-    What follows `message_list` is what the call is made with beside the prompt, for whoever needs it (D-23).
+    The fields after `message_list` are the other settings of the call, for processors that need them (D-23).
     """
 
     prompt: list[dict[str, Any]]

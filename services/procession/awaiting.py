@@ -91,7 +91,9 @@ async def _of(value: Awaitable[_T]) -> _T:
 
 
 def _leave(code: Coroutine[Any, Any, Any], waits_for: Any) -> None:
-    log.error("catches its cancellation, and goes on until its process ends: %s", stands_at(code))
+    log.error(
+        "code ignores its cancellation, and may keep running until its process ends: %s", stands_at(code)
+    )
     task = asyncio.create_task(_outcome(code, waits_for))
     _going.add(task)
     task.add_done_callback(_going.discard)
@@ -101,7 +103,7 @@ async def _outcome(code: Coroutine[Any, Any, Any], waits_for: Any) -> None:
     try:
         await _resumed(code, waits_for)
     except BaseException as error:  # noqa: BLE001 - out of a task, `sys.exit` would end the process
-        log.warning("what had gone on after its cancellation has ended: %s", said(error))
+        log.warning("code that kept running after its cancellation has ended with an error: %s", said(error))
 
 
 @coroutine
@@ -118,7 +120,10 @@ async def left(*tasks: "asyncio.Task[Any]") -> bool:
         return False
     _, going = await asyncio.wait(tasks, timeout=_LEFT_SECONDS)
     for task in going:
-        log.error("does not end, so its process does: %s", stands_at(task.get_coro()))
+        log.error(
+            "code does not end when it is cancelled, so its process exits without it: %s",
+            stands_at(task.get_coro()),
+        )
     return bool(going)
 
 

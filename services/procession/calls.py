@@ -238,7 +238,7 @@ class LinkServices:
             ValueError: There is no such scope: nothing is ever booked for it, so no limit would hold.
         """
         if scope not in SCOPES:
-            raise ValueError(f"unknown scope {scope!r} of usage; use one of {', '.join(SCOPES)}")
+            raise ValueError(f"unknown usage scope {scope!r}; use one of {', '.join(SCOPES)}")
         return await self._calls.environment.usage.read(self.tenant, scope, key, window_seconds)
 
     async def violation(self, message: str, detail: Any = None) -> None:
@@ -254,7 +254,9 @@ class LinkServices:
             ProcessionError: Called in `process_output_stream`.
         """
         if self._hook is Hook.OUTPUT_STREAM:
-            raise ProcessionError("no signals from process_output_stream; send them from process_output_step")
+            raise ProcessionError(
+                "signals cannot be sent from process_output_stream; send them from process_output_step"
+            )
         message = signals.add(self._ctx.messages, signal, response_id=self._ctx.message_id)
         if self._writer is not None:
             await self._writer.custom(signals.to_chunk(message))
@@ -362,7 +364,7 @@ class TurnWriter(Writer):
                 pass
 
     async def custom(self, chunk: Mapping[str, Any]) -> None:
-        """Sends a `data-*` chunk at once; ValueError when it is none, or the hook has ended; NotJsonError."""
+        """Sends a `data-*` chunk at once; ValueError for any other chunk, or after the hook; NotJsonError."""
         checked = check_custom(chunk)
         given(checked, "chunk")
         async with self._turn:

@@ -154,8 +154,8 @@ class RunContext:
         sizes = {processor: len(orjson.dumps(state)) for processor, state in self.states.items()}
         kept = {**sizes, "": size - sum(sizes.values())}
         most = max(kept, key=lambda processor: kept[processor])
-        whose = f"the state of {most}" if most else "messages, steps and the rest"
-        text = f"what the run keeps has {size} bytes, {kept[most]} of them {whose}; at most {_MOST_BYTES}"
+        whose = f"in the state of {most}" if most else "in messages, steps and the rest"
+        text = f"the data of the run has {size} bytes, {kept[most]} of them {whose}; at most {_MOST_BYTES} are allowed"
         return ProcessorError(text, processor_id=most, hook=hook, code="CONTEXT_TOO_LONG")
 
     def check_states(self, hook: str = "") -> None:

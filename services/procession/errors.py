@@ -58,7 +58,7 @@ class UnknownComponentError(ProcessionError):
 
 
 class BrokenComponentError(ProcessionError):
-    """Code of a component's author failed outside of hooks and calls; `told` also says where, for who can mend it."""
+    """Code of a component's author failed outside of hooks and calls; `told` also says at which line."""
 
     def __init__(self, message: str, at: str = "") -> None:
         super().__init__(message)

@@ -210,7 +210,7 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
 
 
 def _unfit(link: Link, told: str) -> ProcessorError:
-    return wrong(link, Hook.INPUT_STEP, INVALID_RETURN, f"returned settings that do not fit: {told}")
+    return wrong(link, Hook.INPUT_STEP, INVALID_RETURN, f"returned invalid settings: {told}")
 
 
 async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:
@@ -239,12 +239,12 @@ def _check_request(link: Link, value: Any) -> None:
     """Raises ProcessorError where `process_llm_request` has returned what it may not."""
     hook = Hook.LLM_REQUEST
     if not isinstance(value, dict):
-        raise invalid(link, hook, value, "allowed are {prompt}, {response}, or nothing")
+        raise invalid(link, hook, value, "it may return {prompt}, {response}, or nothing")
     if value.get("prompt") is not None and not is_prompt(value["prompt"]):
-        allowed = "`prompt` is a list of entries, each with a `role`: " + ", ".join(ROLES)
+        allowed = "`prompt` must be a list of entries, each with a `role`: " + ", ".join(ROLES)
         raise invalid(link, hook, value["prompt"], allowed)
     if value.get("response") is not None and not is_response(value["response"]):
-        allowed = '`response` is `{"chunks": [...]}`, with chunks as a model gives them'
+        allowed = '`response` must be `{"chunks": [...]}`, with chunks such as a model sends'
         raise invalid(link, hook, value["response"], allowed)
 
 
@@ -326,7 +326,7 @@ def _take_messages(
     elif isinstance(value, list):
         reconcile(ctx, link, hook, stage, value)
     elif value is not None:
-        raise invalid(link, hook, value, f"allowed are a list of messages, the message list, {others}")
+        raise invalid(link, hook, value, f"it may return a list of messages, the message list, {others}")
 
 
 async def run_tool_result(

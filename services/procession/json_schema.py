@@ -41,7 +41,7 @@ _ends: ContextVar[float] = ContextVar("ends")
 
 
 class UnusableSchemaError(ProcessionError):
-    """No value can be checked against a schema: it is none, refers to what is not in it, or takes too long."""
+    """A schema cannot be used: it is not valid, refers to something outside it, or takes too long to check."""
 
 
 def misfits(schema: Any, value: Any) -> list[ValidationError]:
@@ -59,8 +59,8 @@ def misfits(schema: Any, value: Any) -> list[ValidationError]:
             return _in_time(validator, value)
     except TimeoutError:
         raise UnusableSchemaError(
-            f"it takes more than {_SECONDS:g} s to check a value: a pattern backtracks too much, or alternatives are "
-            "nested too often"
+            f"checking a value takes more than {_SECONDS:g} s: a pattern backtracks too much, or alternatives are "
+            "nested too deeply"
         ) from None
     except Exception as error:  # a bad pattern, a dead reference, endless recursion: each raises its own
         raise UnusableSchemaError(f"{type(error).__name__}: {error}") from error
@@ -108,7 +108,7 @@ def _validator(text: str) -> Validator:
     if len(text) <= _LONGEST_KEPT:
         kind.check_schema(schema)
     if "unevaluatedProperties" in text and "patternProperties" in text:
-        raise SchemaError("`unevaluatedProperties` beside `patternProperties` is not checked")
+        raise SchemaError("`unevaluatedProperties` together with `patternProperties` is not supported")
     validator: Validator = _bounded(kind)(schema, registry=Registry())
     return validator
 
@@ -142,7 +142,10 @@ def _timed(check: Keyword) -> Keyword:
 def _of_few(check: Keyword) -> Keyword:
     def bounded(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
         if isinstance(instance, dict | list) and len(instance) > _MANY:
-            raise SchemaError(f"what is unevaluated among more than {_MANY:,} is not checked")
+            raise SchemaError(
+                "`unevaluatedItems` and `unevaluatedProperties` are not supported for values with more than "
+                f"{_MANY:,} items or properties"
+            )
         return check(validator, wanted, instance, schema)
 
     return bounded
@@ -167,7 +170,7 @@ def _check_size(pattern: str) -> None:
     if len(pattern) > _LONGEST_PATTERN:
         raise SchemaError(f"a pattern has more than {_LONGEST_PATTERN:,} characters: {pattern[:60]!r}...")
     if written_out(pattern) > _MOST_ELEMENTS + len(pattern):
-        raise SchemaError(f"a pattern repeats too much: {pattern[:60]!r}")
+        raise SchemaError(f"a pattern asks for too many repetitions: {pattern[:60]!r}")
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:

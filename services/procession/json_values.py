@@ -12,13 +12,13 @@ _DEPTH: Final = 250
 _GIVEN_DEPTH: Final = 100
 _AROUND: Final = 200 - _GIVEN_DEPTH
 """pydantic reads 200 levels. So many are left for what is made of such a value: messages, results, commands, states."""
-_TOO_DEEP: Final = "... holds itself, or is nested too deep"
+_TOO_DEEP: Final = "... contains itself, or is nested too deeply"
 _LONGEST_ERROR: Final = 8192
 """Characters of an error's text: several messages of a run say it, some of them more than once."""
 
 
 class NotJsonError(TypeError):
-    """A value has no JSON form; the message says where it is, and nothing of what it says.
+    """A value has no JSON form; the message says where it is, but does not quote it.
 
     Attributes:
         field: Where it is, such as `requestContext.a`; empty where it is all of the value, or nobody knows.
@@ -64,7 +64,7 @@ def given(value: Any, where: str) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """The nearest JSON to a value: lists for sets, objects for models and dataclasses, texts for all that is none."""
+    """The nearest JSON to a value: lists for sets, objects for models and dataclasses, texts for everything else."""
     try:
         found = _plain(to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64"))
         given(found, "value")
@@ -115,7 +115,7 @@ def _fault(value: Any, depth: int, path: list[str | int]) -> str:
     elif isinstance(value, dict):
         for key in value:
             if not isinstance(key, str) or leaf_fault(key):
-                return f" has the key {text(repr(key)):.80}; keys are strings"
+                return f" has the key {text(repr(key)):.80}; keys must be strings"
         items = value.items()
     else:
         return leaf_fault(value)
@@ -133,9 +133,9 @@ def leaf_fault(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, str):
-        return " has half a character (a lone surrogate)" if text(value) != value else ""
+        return " contains half a character (a lone surrogate)" if text(value) != value else ""
     if isinstance(value, int):
         return "" if -(2**63) <= value < 2**64 else " is an integer of more than 64 bits"
     if isinstance(value, float):
-        return "" if isfinite(value) else f" is {value}, which JSON has not"
-    return f" is of the type {type(value).__name__}; JSON values travel, nothing else"
+        return "" if isfinite(value) else f" is {value}, which is not valid JSON"
+    return f" is of type {type(value).__name__}; only JSON values are allowed"

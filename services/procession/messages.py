@@ -239,7 +239,7 @@ def _check_stored(message: Mapping[str, Any], where: str) -> None:
         raise _no_time(message.get("createdAt"), where) from None
     content = message.get("content")
     if not isinstance(content, dict) or not isinstance(content.get("parts"), list):
-        told = "is no object with a list of `parts`; change the parts, which are what a message says"
+        told = "is not an object with a list of `parts`; to change a message, change its parts"
         raise InvalidMessageError(f"{where}.content", told)
     _check_metadata(content, f"{where}.content")
     check_parts(content["parts"], f"{where}.content.parts")

@@ -99,7 +99,7 @@ def read_foreign_parts(parts: list[Any], where: str) -> list[Part]:
     """Translates content parts of the AI SDK, its UI messages or OpenAI; a tool's result and its call become one.
 
     Raises:
-        InvalidMessageError: A part is no object, has no type, or lacks what its type needs.
+        InvalidMessageError: A part is not an object, has no type, or lacks what its type needs.
     """
     out: list[Part] = []
     for i, part in enumerate(parts):
@@ -117,7 +117,7 @@ def read_tool_calls(calls: Any, where: str) -> list[Part]:
     """Translates OpenAI's `tool_calls`; arguments that are no JSON object stay as they are.
 
     Raises:
-        InvalidMessageError: `calls` is no list, or one of them has no id or no function name.
+        InvalidMessageError: `calls` is not a list, or one of them has no id or no function name.
     """
     if not isinstance(calls, list):
         raise InvalidMessageError(where, f"is {_kind(calls)}; give a list of tool calls")

@@ -30,7 +30,7 @@ def misplaced(
     if runs_beside(kind, traits) and (cls.host or INPUT_SERVICE) != INPUT_SERVICE:
         return (
             "options",
-            f"{ref.id} runs in {cls.host}; beside the model only processors of {INPUT_SERVICE} run",
+            f"{ref.id} runs in {cls.host}; only processors of {INPUT_SERVICE} can run in parallel with the model",
         )
     return None
 
@@ -40,7 +40,7 @@ def unhosted(kind: str, cls: type[Processor[Any]], ref: ProcessorRef, traits: Tr
     if cls.host is None:
         return None
     if cls.host not in WORKERS:
-        return f"{ref.id} runs in {cls.host!r} (`host` of its class), which is no service; use {', '.join(WORKERS)}"
+        return f"{ref.id}: `host` of its class is {cls.host!r}, which is not a service; use one of {', '.join(WORKERS)}"
     if kind == "output" and cls.host != _OUTPUT_SERVICE and traits.hooks & _STREAM_HOOKS:
-        return f"processor {ref.id} runs in {cls.host}, but stream and tool-result hooks cannot"
+        return f"processor {ref.id} runs in {cls.host}; stream and tool-result hooks can only run in {_OUTPUT_SERVICE}"
     return None

@@ -102,7 +102,7 @@ class Processor(Generic[OptionsT]):
         """The option model: the type argument of `Processor[...]`, or one without options.
 
         Raises:
-            BrokenComponentError: The argument is no class derived from `Options`, so none of its options would count.
+            BrokenComponentError: The argument is not a class derived from `Options`, so its options would be ignored.
         """
         for base in cls.__mro__:
             for generic in base.__dict__.get("__orig_bases__", ()):
@@ -135,7 +135,7 @@ class Processor(Generic[OptionsT]):
         """What an instance with these options is, as `hooks_for`, `runs_parallel` and `sees_data_parts` say.
 
         Raises:
-            BrokenComponentError: One of them raised, or `hooks_for` named what is no hook.
+            BrokenComponentError: One of them raised, or `hooks_for` named something that is not a hook.
         """
         with by_author(f"processor {getattr(cls, 'id', cls.__name__)}", cls.__module__):
             hooks = _hooks(cls.hooks_for(options))
@@ -235,10 +235,10 @@ def misshapen(kind: type[Processor[Any]], hooks: Iterable[Hook]) -> Iterator[str
     for name in sorted(METHODS[hook] for hook in hooks):
         hook, stands = getattr(kind, name), inspect.getattr_static(kind, name)
         if not callable(hook):
-            yield f"{name} is no method"
+            yield f"{name} is not a method"
             continue
         if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
-            yield f"{name} yields; return the value, several chunks as a list"
+            yield f"{name} uses yield; return the value instead, and several chunks as a list"
         try:
             signature = inspect.signature(hook, follow_wrapped=False)
         except ValueError:  # not of Python
@@ -252,9 +252,9 @@ def misshapen(kind: type[Processor[Any]], hooks: Iterable[Hook]) -> Iterator[str
 
 def _no_options(kind: type[Processor[Any]], base: type[Any], argument: Any) -> str:
     """What the author is told whose option model is none."""
-    told = f"processor {getattr(kind, 'id', kind.__name__)}: {base.__name__} is a Processor[...] of "
+    told = f"processor {getattr(kind, 'id', kind.__name__)}: the option model of {base.__name__} is "
     if isinstance(argument, ForwardRef):
-        return f"{told}{argument.__forward_arg__!r}, a text; name the class itself, which has to stand above"
+        return f"{told}the string {argument.__forward_arg__!r}; name the class itself, and define it first"
     return f"{told}{getattr(argument, '__name__', argument)}, which does not derive from procession.Options"
 
 
@@ -263,6 +263,6 @@ def _hooks(given: Iterable[str]) -> frozenset[Hook]:
     names = [given] if isinstance(given, str) else list(given)
     if isinstance(given, str) or any(name not in _BY_NAME for name in names):
         raise TypeError(
-            f"hooks_for returned {given!r}, and should return a set of {', '.join(METHODS.values())}"
+            f"hooks_for returned {given!r}; it should return a set of these: {', '.join(METHODS.values())}"
         )
     return frozenset(_BY_NAME[name] for name in names)

@@ -49,7 +49,7 @@ class _Unloaded:
 class Components(MutableMapping[str, T]):
     """Components by id; one from an entry point is loaded when it is first asked for.
 
-    A service so pays only for what its agents use, and one that lacks another service's libraries still starts.
+    So a service pays only for what its agents use, and starts even without the libraries of another service.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Components(MutableMapping[str, T]):
         Raises:
             UnknownComponentError: A library that it needs is not installed.
             BrokenComponentError: Its module raised something else.
-            KeyError: There is none with that id.
+            KeyError: There is no component with that id.
         """
         found = self._known[id]
         if isinstance(found, _Unloaded):
@@ -71,7 +71,9 @@ class Components(MutableMapping[str, T]):
                     found = self._known[id] = cast("T", found.load())
                 except ModuleNotFoundError as error:
                     missing = f"{id} needs the module {error.name}, which is not installed here"
-                    raise UnknownComponentError(f"{missing}; see which extra of procession has it") from error
+                    raise UnknownComponentError(
+                        f"{missing}; see which extra of procession includes it"
+                    ) from error
         return found
 
     def __setitem__(self, id: str, component: T) -> None:  # noqa: A002
@@ -93,7 +95,7 @@ class Components(MutableMapping[str, T]):
         """Adds a component; raises TypeError where another one was added under that id, which it would replace."""
         other = self._added.setdefault(id, component)
         if other is not component:
-            raise TypeError(f"{other!r} has the id {id!r}, too; give one of them another id")
+            raise TypeError(f"{other!r} has the id {id!r} too; give one of the two another id")
         self[id] = component
 
     def add_unloaded(self, id: str, load: Callable[[], Any], module: str = "") -> None:  # noqa: A002
@@ -105,7 +107,7 @@ class Registry:
     """The installed components of one process."""
 
     def __init__(self, service: str = "") -> None:
-        """`service` is whose process this is, for whoever is told that something is not in it."""
+        """`service` is the service of this process; messages name it when a component is missing in it."""
         self.service = service
         self.processors: Components[type[Processor[Any]]] = Components()
         self.tools: Components[type[Tool]] = Components()
@@ -141,7 +143,7 @@ class Registry:
         """Registers a processor class under its id, in the place of a built-in one of that id.
 
         Raises:
-            TypeError: It is none, has no id, or another class was registered under it.
+            TypeError: It is not a processor class, has no id, or another class was registered under that id.
         """
         self.processors.add(_id_of(processor, Processor), processor)
 
@@ -170,12 +172,12 @@ class Registry:
 
         Raises:
             UnknownComponentError: None has that name.
-            TypeError: It returned what is no list.
+            TypeError: It did not return a list.
         """
         made: Any = self.factory(factory)(context, options)
         array = await made if inspect.isawaitable(made) else made
         if isinstance(array, str | Mapping) or not isinstance(array, Iterable):
-            raise TypeError(f"it returned {array!r}, and should return a list of ids or {{'id', 'options'}}")
+            raise TypeError(f"it returned {array!r}; it should return a list of ids or {{'id', 'options'}}")
         return list(array)
 
     def stop_condition(self, id: str) -> StopCondition:  # noqa: A002 - the contract's word
@@ -227,10 +229,10 @@ def _id_of(component: Any, kind: type) -> str:
     """The id under which a class is registered; raises TypeError."""
     if not (isinstance(component, type) and issubclass(component, kind)):
         remedy = " (`@tool` makes one from a function)" if kind is Tool else ""
-        raise TypeError(f"{component!r} is no class derived from {kind.__name__}{remedy}")
+        raise TypeError(f"{component!r} is not a class derived from {kind.__name__}{remedy}")
     if not isinstance(id := getattr(component, "id", None), str):  # noqa: A001
         raise TypeError(
-            f'{component.__name__} has no id; write `id = "my-{kind.__name__.lower()}"` into the class'
+            f'{component.__name__} has no id; add `id = "my-{kind.__name__.lower()}"` to the class'
         )
     return id
 
@@ -259,7 +261,7 @@ def _told(plugin: str, error: BrokenComponentError) -> str:
     """What is wrong with a plugin, and where."""
     cause = error.__cause__
     if isinstance(cause, ModuleNotFoundError) and f"{plugin}.".startswith(f"{cause.name}."):
-        remedy = "start in the folder that has it, or name that in PYTHONPATH"
+        remedy = "start in the folder that contains it, or add that folder to PYTHONPATH"
         return f"plugin {plugin}: there is no module {cause.name} on the Python path; {remedy}"
-    remedy = "; install it where services run" if isinstance(cause, ModuleNotFoundError) else ""
+    remedy = "; install it where the services run" if isinstance(cause, ModuleNotFoundError) else ""
     return f"{error.told}{remedy}"

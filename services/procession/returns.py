@@ -51,10 +51,10 @@ def reconcile(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], returne
     """Takes over messages that a hook returned for its stage (R-RC-1..5).
 
     Raises:
-        ProcessorError: They are no list, or one of them cannot be read.
+        ProcessorError: They are not a list, or one of them cannot be read.
     """
     if not isinstance(returned, list):
-        raise invalid(link, hook, returned, "`messages` is a list of messages")
+        raise invalid(link, hook, returned, "`messages` must be a list of messages")
     try:
         ctx.messages.reconcile(stage, returned, "input" if hook in INPUT_HOOKS else "response")
     except InvalidMessageError as error:
@@ -72,7 +72,7 @@ def left_readable(ctx: RunContext, link: Link, hook: Hook) -> None:
 def replace_system(ctx: RunContext, link: Link, hook: Hook, returned: Any) -> None:
     """Takes over system messages that a hook returned; raises ProcessorError as `reconcile` does."""
     if not isinstance(returned, list):
-        raise invalid(link, hook, returned, "`system_messages` is a list of system messages")
+        raise invalid(link, hook, returned, "`system_messages` must be a list of system messages")
     try:
         ctx.messages.replace_system(returned)
     except InvalidMessageError as error:
@@ -107,7 +107,9 @@ def no_chunk(link: Link, hook: Hook, value: Any) -> ProcessorError:
     """An error about a value for which `is_chunk` is false: what it lacks."""
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str):
-        allowed = "allowed are a chunk (with `type`, and the `payload` of such), a list of them, or nothing"
+        allowed = (
+            "it may return a chunk (with a `type` and the `payload` of that type), a list of them, or nothing"
+        )
         return invalid(link, hook, value, allowed)
     payload = value.get("payload") or {}
     if not isinstance(payload, dict):

@@ -75,8 +75,8 @@ class RegexScanner:
             empty: Whether matches without a character count.
 
         Raises:
-            ValueError: A pattern is no regular expression, or uses what a stream cannot decide; or all of them together
-                repeat too much.
+            ValueError: A pattern is not a valid regular expression, or uses something that cannot be decided in a
+                stream; or all patterns together ask for too many repetitions.
         """
         _check_size(rules)
         self._rules = [_Compiled(rank, rule, empty=empty) for rank, rule in enumerate(rules)]
@@ -112,8 +112,8 @@ def _check_size(rules: Sequence[RegexRule]) -> None:
     if sum(sizes) > _MOST_ELEMENTS + sum(len(rule.pattern) for rule in rules):
         largest = rules[sizes.index(max(sizes))]
         raise ValueError(
-            f"rule {largest.label!r}: what must be repeated is written out, as `a{{3}}` is `aaa`; that makes more than "
-            f"{_MOST_ELEMENTS:,} elements of the rules. Ask for fewer repetitions"
+            f"rule {largest.label!r}: repetitions are written out (`a{{3}}` becomes `aaa`), and then the rules have "
+            f"more than {_MOST_ELEMENTS:,} elements together; ask for fewer repetitions"
         )
 
 
@@ -245,11 +245,11 @@ class WordScanner:
             whole_words: Whether hits inside of longer words do not count.
 
         Raises:
-            ValueError: There is no word, or an empty one.
+            ValueError: There are no words, or one of them is empty.
         """
         known = sorted({_lower(word) if ignore_case else word for word in words}, key=lambda w: (-len(w), w))
         if not known or not known[-1]:
-            raise ValueError("give at least one word, and no empty one")
+            raise ValueError("give at least one word, and no empty words")
         self._label = label
         self._ignore_case = ignore_case
         self._begun = {word[:size] for word in known for size in range(1, len(word) + whole_words)}
@@ -320,7 +320,9 @@ def _undecided_at_end(pattern: str) -> str:
         elif text == ")" and groups:
             groups.pop()
         elif times and behind and (times in "*+" or times.endswith(",}")):
-            raise ValueError(f"unbounded repetition ({text}) in a look-behind needs text that may be gone")
+            raise ValueError(
+                f"unbounded repetition ({text}) in a look-behind needs text that may no longer be kept"
+            )
         elif found["lazy"] and commits:
             raise ValueError(
                 f"lazy repetition ({text}) in an atomic or possessive group is not decidable in a stream"

@@ -171,7 +171,7 @@ class _NoServices:
 
     def __getattr__(self, name: str) -> Any:
         raise ProcessionError(
-            f"no services here ({name}): these arguments were not made by a runner or a kit"
+            f"`services.{name}` is not available: these arguments were not made by a service or a ProcessorKit"
         )
 
 
@@ -186,13 +186,15 @@ class _Nothing:
     """Models, store and books of a process that has none."""
 
     async def generate(self, request: ModelRequest, *, tenant: str) -> ModelAnswer:  # noqa: ARG002
-        raise ModelCallError("no models here: this processor runs outside a service")
+        raise ModelCallError("models are not available: this processor runs outside a service")
 
     async def read(self, tenant: str, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:  # noqa: ARG002
-        raise ProcessionError("no books of usage here: this processor runs outside a service")
+        raise ProcessionError("usage is not available: this processor runs outside a service")
 
     def __getattr__(self, name: str) -> Any:
-        raise ProcessionError(f"no store here ({name}): this processor or tool runs outside a service")
+        raise ProcessionError(
+            f"`store.{name}` is not available: this processor or tool runs outside a service"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,15 +79,15 @@ def _check(signal: Mapping[str, Any]) -> None:
         raise InvalidSignalError('a signal needs `contents`, the text for the model: {"contents": "..."}')
     for key, value in signal.items():
         if key not in _KINDS:
-            raise InvalidSignalError(f"a signal has no key {key!r}; known are {', '.join(_KINDS)}")
+            raise InvalidSignalError(f"a signal has no key {key!r}; its keys are {', '.join(_KINDS)}")
         kind, name = _KINDS[key]
         if value is not None and not isinstance(value, kind):
-            raise InvalidSignalError(f"`{key}` of a signal is {name}, not {type(value).__name__}")
+            raise InvalidSignalError(f"`{key}` of a signal must be {name}, not {type(value).__name__}")
     names = [signal["tagName"]] if signal.get("tagName") else []
     for name in [*names, *(signal.get("attributes") or {})]:
         if not _NAME.fullmatch(name):
             raise InvalidSignalError(
-                f"{name!r} cannot be a tag or an attribute; use letters, digits, - and _"
+                f"{name!r} cannot name a tag or an attribute; use letters, digits, -, _ and ., with a letter or _ first"
             )
 
 

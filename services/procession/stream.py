@@ -235,7 +235,9 @@ class StreamChain:
     def _check_received(self, k: int, chunk: Chunk | None, was: str | None, kind: str) -> None:
         """Refuses a chunk that only the runtime makes, unless the link gives back such a one that it got."""
         if kind != was and not any(part["type"] == kind for part in self.parts[k] if part is not chunk):
-            text = f"returned a chunk of type {kind!r}, which belongs to the runtime; `abort` ends a run"
+            text = (
+                f"returned a chunk of type {kind!r}, which belongs to the runtime; use `abort` to end a run"
+            )
             raise self._refused(k, wrong(self.links[k], _HOOK, INVALID_RETURN, text))
 
     def _refused(self, k: int, error: ProcessorError) -> ProcessorError:

@@ -139,9 +139,9 @@ def schema_problem(schema: dict[str, Any]) -> tuple[list[str], str] | None:
     try:
         kind.check_schema(schema)
     except SchemaError as error:
-        return [str(step) for step in error.absolute_path], f"is no JSON Schema: {error.message}"
+        return [str(step) for step in error.absolute_path], f"is not a valid JSON Schema: {error.message}"
     if reference := dead_reference(schema):
-        return [], f"refers to {reference!r}, which is not in it, and nothing is fetched"
+        return [], f"refers to {reference!r}, which it does not contain; other schemas are not fetched"
     return None
 
 

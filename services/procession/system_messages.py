@@ -109,13 +109,13 @@ def _read_one(message: Any, where: str) -> str:
         return message
     if not isinstance(message, Mapping) or message.get("role") != "system":
         raise InvalidMessageError(
-            where, "is no system message; give a string or {'role': 'system', 'content': text}"
+            where, "is not a system message; give a string or {'role': 'system', 'content': text}"
         )
     content = message.get("content")
     if isinstance(content, list):
         content = {"parts": content}
     if not isinstance(content, str | Mapping):
-        raise InvalidMessageError(f"{where}.content", "is missing or no text; give a string")
+        raise InvalidMessageError(f"{where}.content", "is missing or is not text; give a string")
     return system_text({"content": content})
 
 

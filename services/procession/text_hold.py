@@ -79,7 +79,7 @@ class TextHold:
 
     def __init__(self, state: dict[str, Any], scanner: Scanner, *, limit: int, context: int = 64) -> None:
         if limit < 1:
-            raise ValueError(f"limit is {limit}; hold at least one character")
+            raise ValueError(f"limit is {limit}; it must be at least 1")
         self._state = state
         self._scanner = scanner
         self._limit = limit
@@ -117,7 +117,7 @@ class TextHold:
             if check and len(state["held"]) > self._limit:
                 raise HoldOverflowError(
                     f"more than {self._limit} characters may still belong to a match; raise the limit, or use "
-                    "patterns that end"
+                    "patterns that match text of limited length"
                 )
         return pieces
 

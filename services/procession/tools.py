@@ -272,7 +272,9 @@ def _signature(function: Callable[..., Any]) -> tuple[str | None, type[BaseModel
                 _model(function.__name__, {key: fields[key]})
             except Exception as error:
                 told = f"{where}: the parameter `{field.alias}` cannot be an argument: {said(error)}"
-                raise TypeError(f"{told}; annotate it with what JSON has, or with `ToolContext`") from error
+                raise TypeError(
+                    f"{told}; annotate it with a type that JSON has, or with `ToolContext`"
+                ) from error
         raise
 
 

@@ -284,13 +284,16 @@ async def test_a_tool_that_suspends_is_resumed_with_data_by_somebody_else(system
             {"name": "send-mail", "arguments": {"to": "ann"}},
             {"day": "Monday"},
             {"approved": True},
-            "call c1 of send-mail waits for approval: approve or decline it (data: 'approved' is a required property)",
+            (
+                "tool call c1 of send-mail is waiting for approval: approve or decline it "
+                "(data: 'approved' is a required property)"
+            ),
         ),
         (
             {"name": "book", "arguments": {"place": "Rome"}},
             {"day": 1},
             {"day": "Monday"},
-            "call c1 of book waits for other data (day: 1 is not of type 'string')",
+            "tool call c1 of book is waiting for different data (day: 1 is not of type 'string')",
         ),
     ],
 )
@@ -311,7 +314,7 @@ async def test_a_call_that_waits_for_data_cannot_be_approved(system):
     call = {"tool_calls": [{"id": "c1", "name": "book", "arguments": {"place": "Rome"}}]}
     handle = await system.start(call, DONE, agent={"tools": ["book"]})
     await read(handle)
-    with pytest.raises(ResumeDataError, match="call c1 of book waits for data"):
+    with pytest.raises(ResumeDataError, match="call c1 of book is waiting for data"):
         await handle.approve("c1")
     await handle.decline("c1")
     assert (await finished(handle))[0].status == "finished"

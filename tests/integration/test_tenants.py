@@ -372,7 +372,7 @@ async def test_a_stream_of_requests_that_is_full_says_so_at_once(own_servers, tm
         jetstream = connection.jetstream()
         for _ in range(16):
             await asyncio.gather(*(jetstream.publish(subject, b"{}", timeout=30) for _ in range(256)))
-        with pytest.raises(LimitExceededError, match="not taken up yet") as raised:
+        with pytest.raises(LimitExceededError, match="still waiting to be taken up") as raised:
             await system.start(HELLO)
         assert raised.value.failure.code == "OVERLOADED"
         async with Procession(own_servers.nats_url, tenant="quiet") as quiet:

@@ -83,10 +83,10 @@ async def test_a_server_without_tls_is_told_no_password(tmp_path, with_authority
         access = Access(
             nats_user="ann", nats_password="secret", authority=authority if with_authority else None
         )
-        with pytest.raises(NotConnectedError, match="TLS is wanted, and the server has none"):
+        with pytest.raises(NotConnectedError, match="TLS is required, but the server does not offer it"):
             async with Procession(url, connect_timeout=1, **access.nats(url)):
                 pass
-        with pytest.raises(NoAccessError, match="TLS is wanted, and the server has none"):
+        with pytest.raises(NoAccessError, match="TLS is required, but the server does not offer it"):
             await Operator.connect(url, access)
         connecting = asyncio.ensure_future(Bus.connect(url, "test", access=access))
         await asyncio.wait({connecting}, timeout=1)

@@ -9,10 +9,10 @@ class NotConnectedError(ProcessionError):
 
 
 class NotAcceptedError(ProcessionError):
-    """No stream, or no service, has said that it took the message; what was not sent until then is not sent later.
+    """No stream or service has confirmed that it took the message. A message that was not sent by then is never sent.
 
-    One that was on its way when NATS, or a service, fell silent may have been taken all the same, or be taken yet. To
-    send it again is harmless where it is known by an id, as a request under its `run_id`, or a cancel.
+    One that was already on its way when NATS or the service fell silent may have been taken, or may still be. Sending
+    it again is harmless where an id identifies it: a request with a `run_id`, or a cancel.
     """
 
 
@@ -53,7 +53,7 @@ def rejected(failure: Failure) -> RequestRejectedError:
 
 
 class RunFailedError(ProcessionError):
-    """The run was blocked, failed or cancelled; `result` is its result. Raised only with `raise_on_error`."""
+    """The run was blocked or cancelled, or it failed; `result` is its result. Raised only with `raise_on_error`."""
 
     def __init__(self, result: RunResult) -> None:
         why = result.error.told() if result.error else result.tripwire.reason if result.tripwire else ""
@@ -64,7 +64,7 @@ class RunFailedError(ProcessionError):
 class ChunksLostError(ProcessionError):
     """Chunks came neither live nor from the stream that keeps them; `result()` still has the answer.
 
-    All of it, unless its `response` says `shortened`: then it is longer than a message of NATS.
+    The answer is complete, unless its `response` says `shortened`: then it does not fit into a NATS message.
     """
 
 
@@ -73,8 +73,8 @@ class UnknownRunError(ProcessionError):
 
 
 class NotWaitingError(ProcessionError):
-    """The run does not wait for a person."""
+    """The run is not waiting for a person's decision."""
 
 
 class ResumeDataError(ProcessionError):
-    """The call waits for data, and none came, or such as do not fit its `resumeSchema`; it still waits."""
+    """A tool call waits for data, but got none, or data that does not fit its `resumeSchema`; it still waits."""

@@ -48,8 +48,8 @@ _HELD: Final = 4096
 class RunHandle:
     """One run: an asynchronous iterator of its chunks, its result, and ways to steer it.
 
-    Iteration ends with the stream of the run, or when the run waits for a person; after `approve`, `decline`
-    or `resume`, of whoever it was, iterating goes on where it ended.
+    Iteration ends with the stream of the run, or when the run waits for a person; after an `approve`, `decline`
+    or `resume`, no matter whose, iterating continues where it ended.
 
     Attributes:
         run_id: The run.
@@ -110,7 +110,7 @@ class RunHandle:
     def position(self) -> int:
         """The number of the next chunk; `attach(run_id, after=position)` goes on there.
 
-        Numbers rise from 0, by one with each chunk; where work was begun anew before anything was seen of it, by more.
+        Numbers rise from 0, by one with each chunk; by more where work was restarted before any of it was seen.
         """
         return self._order.position
 
@@ -128,8 +128,8 @@ class RunHandle:
         """Iterates over the chunks in order, each once.
 
         A chunk of type `reset` says that those from number `payload["from"]` on are replaced by what follows; the
-        number of the chunk that was handed out last is `position - 1`. Who gives up waiting for a chunk, as
-        `asyncio.wait_for(anext(chunks), 1)` does, may ask for it again.
+        number of the chunk that was handed out last is `position - 1`. A caller that gives up waiting
+        for a chunk, as `asyncio.wait_for(anext(chunks), 1)` does, may ask for it again.
 
         Args:
             idle_timeout: Seconds to wait for the next chunk; None waits as long as the run takes.
@@ -151,7 +151,7 @@ class RunHandle:
                 return chunk
             if self._over():
                 if self._cut_off():
-                    raise self._lost(f"from {self._order.position} on")
+                    raise self._lost(f"{self._order.position} and later")
                 self._finish()
                 raise StopAsyncIteration
             async with asyncio.timeout(idle_timeout):
@@ -203,14 +203,14 @@ class RunHandle:
 
         Raises:
             NotWaitingError: As `approve` does.
-            ResumeDataError: They do not fit the call's `resumeSchema`, or are None; it still waits.
-            NotJsonError: They are not JSON.
+            ResumeDataError: The data does not fit the call's `resumeSchema`, or is None; the call still waits.
+            NotJsonError: The data is not JSON.
         """
         given(data, "data")
         await self._decide(Control(type="resume", tool_call_id=tool_call_id, resume_data=data))
 
     async def open(self) -> None:
-        """Begins to listen: until `close`, or all was read, or nobody has this handle any more. `Procession` does it.
+        """Listens until `close`, until everything was read, or until the handle is dropped. `Procession` calls it.
 
         Raises:
             NotConnectedError: The client is not connected.
@@ -336,8 +336,8 @@ class RunHandle:
 
     def _lost(self, which: str) -> ChunksLostError:
         return ChunksLostError(
-            f"chunks {which} of run {self.run_id} were lost, or are not kept any more; "
-            "result() has the answer"
+            f"chunks {which} of run {self.run_id} were lost or are no longer kept; "
+            "result() still has the answer"
         )
 
     async def _advance(self) -> None:
@@ -345,7 +345,7 @@ class RunHandle:
         if (failure := self._outcome.refused) is not None:
             raise rejected(failure)
         if self._link.closed:
-            raise NotConnectedError(f"the client was closed; run {self.run_id} goes on")
+            raise NotConnectedError(f"the client was closed; run {self.run_id} continues")
         self._link.check_loop()
         if self._stale and await self._catch_up():
             return
@@ -364,7 +364,7 @@ class RunHandle:
         self._stale = True
         if not await self._silence.is_borne(patience, self._is_known):
             raise UnknownRunError(
-                f"nobody knows run {self.run_id} any more: NATS and Redis have lost it; send the request again"
+                f"run {self.run_id} is no longer known: NATS and Redis have lost its data; send the request again"
             )
 
     async def _is_known(self) -> bool:
@@ -473,8 +473,8 @@ class RunHandle:
         if call not in outcome.asked:
             state = f"is {outcome.result.status if outcome.result else 'running'}"
             if outcome.waits:
-                state = f"waits for {', '.join(outcome.asked)}"
-            raise NotWaitingError(f"run {self.run_id} does not wait for a decision on {call}: it {state}")
+                state = f"is waiting for {', '.join(outcome.asked)}"
+            raise NotWaitingError(f"run {self.run_id} is not waiting for a decision on {call}: it {state}")
         _check(control, outcome.asked[call])
         fence = outcome.fence
         control.fence = fence or None  # which the version before does not tell
@@ -489,18 +489,18 @@ class RunHandle:
 
 def _check(control: Control, asked: dict[str, Any]) -> None:
     """Raises ResumeDataError where a decision is not what the call waits for: it would only ask again, or fail."""
-    kind, call = asked.get("kind"), f"call {control.tool_call_id} of {asked.get('toolName')}"
+    kind, call = asked.get("kind"), f"tool call {control.tool_call_id} of {asked.get('toolName')}"
     if control.approved and kind == "suspended":
-        raise ResumeDataError(f"{call} waits for data: resume it with them")
+        raise ResumeDataError(f"{call} is waiting for data: resume it with that data")
     if "resume_data" not in control.model_fields_set:
         return
     with suppress(UnusableSchemaError):
         if wrong := misfits(asked.get("resumeSchema", {}), control.resume_data):
             told = in_words(((".".join(map(str, each.path)), each.message) for each in wrong), "data")
-            waits = "for approval: approve or decline it" if kind == "approval" else "for other data"
-            raise ResumeDataError(f"{call} waits {waits} ({told})")
+            waits = "for approval: approve or decline it" if kind == "approval" else "for different data"
+            raise ResumeDataError(f"{call} is waiting {waits} ({told})")
     if control.resume_data is None:  # also where the schema takes anything: a tool without data asks for them
-        raise ResumeDataError(f"{call} waits for data, and null is none")
+        raise ResumeDataError(f"{call} is waiting for data; null does not count as data")
 
 
 class _Chunks(AsyncIterator[dict[str, Any]]):

@@ -78,7 +78,7 @@ class Link:
 
     @property
     def waits_for(self) -> str:
-        """What it waits for just now, and why; empty where nothing keeps it from going on."""
+        """What the client is waiting for just now, and why; empty when nothing holds it up."""
         if not self._opened or self._client.is_closed or self._client.is_connected:
             return next(iter(self._refusals.values()), "")
         return f"NATS at {address(self.url)} cannot be reached{self.trouble}: is it running?"
@@ -97,13 +97,15 @@ class Link:
             RuntimeError: It was connected already, and not closed; or somebody else is about it.
         """
         if self._opening or (self._opened and not self._client.is_closed):
-            raise RuntimeError("this client is connected already: `async with` it once, and share it")
+            raise RuntimeError(
+                "this client is already connected: use `async with` once, and share the client"
+            )
         self._opening = True
         try:
             servers = self.url.split(",")
             if not all(is_address(each, NATS_SCHEMES) for each in servers):
                 raise NotConnectedError(
-                    f"{unread(self.url)} is no address of NATS, such as nats://127.0.0.1:4222"
+                    f"{unread(self.url)} is not a NATS address; give one such as nats://127.0.0.1:4222"
                 )
             # one that is silent leaves the others time
             each = min(_CONNECT_SECONDS, self._connect_timeout / len(servers))
@@ -120,9 +122,9 @@ class Link:
         except (TimeoutError, nats.errors.Error, OSError) as error:
             why = self._trouble or error
             told = str(why) or type(why).__name__
-            hint = "is it running? `procession up` starts one, and says where"
+            hint = "is it running? `procession up` starts one and prints its address"
             if _is_refusal(why):
-                hint = "are user and password right?"
+                hint = "are the user and password correct?"
             raise NotConnectedError(f"cannot reach NATS at {address(self.url)} ({told}): {hint}") from error
         finally:
             self._opening = False
@@ -197,9 +199,13 @@ class Link:
                 refusal = self._refusal(subject, error)
                 waits_for(refusal)
                 if clock() + pause >= ends:
-                    raise NotAcceptedError(f"{refusal}, for {self._accept_timeout:g} seconds") from error
+                    raise NotAcceptedError(
+                        f"{refusal}; gave up after {self._accept_timeout:g} seconds"
+                    ) from error
             except nats.js.errors.APIError as error:
-                raise NotAcceptedError(f"the stream refused {subject}: {error.description}") from error
+                raise NotAcceptedError(
+                    f"the stream refused the message on {subject}: {error.description}"
+                ) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -207,10 +213,10 @@ class Link:
         """Why nothing is stored."""
         if isinstance(error, nats.js.errors.NoStreamResponseError):
             hint = "are the services running? `procession up` starts them"
-            return f"no stream at {address(self.url)} takes {subject} ({hint})"
+            return f"no stream at {address(self.url)} accepts {subject} ({hint})"
         if isinstance(error, nats.js.errors.APIError):
-            return f"the stream refused {subject} ({error.description})"
-        return f"{subject} was not acknowledged{self.trouble}"
+            return f"the stream refused the message on {subject} ({error.description})"
+        return f"the message on {subject} was not acknowledged{self.trouble}"
 
     @property
     def trouble(self) -> str:
@@ -223,7 +229,8 @@ class Link:
         """Raises NotConnectedError in another event loop than that of the connection, where nothing would come."""
         if asyncio.get_running_loop() is not self._loop:
             raise NotConnectedError(
-                "this client was connected in another event loop (each `asyncio.run` has its own): connect one in this"
+                "this client was connected in another event loop (each `asyncio.run` has its own); "
+                "connect a new client in this one"
             )
 
     def _check_open(self) -> None:
@@ -234,7 +241,7 @@ class Link:
     def _check(self, body: bytes) -> None:
         self._check_open()
         if not self._client.fits(body):
-            limit = f"NATS at {address(self.url)} takes {self._client.max_payload:,} (max_payload)"
+            limit = f"NATS at {address(self.url)} accepts at most {self._client.max_payload:,} (max_payload)"
             raise RequestTooLargeError(f"the request has {len(body):,} bytes; {limit}")
 
     async def ask(self, subject: str, body: bytes, seconds: float) -> bytes:
@@ -251,10 +258,10 @@ class Link:
         except nats.errors.ConnectionClosedError as error:
             raise NotConnectedError("this client was closed") from error
         except nats.errors.NoRespondersError as error:
-            hint = "is the service running? `procession up` starts all"
-            raise NotAcceptedError(f"nobody listens on {subject}: {hint}") from error
+            hint = "is the service running? `procession up` starts all services"
+            raise NotAcceptedError(f"no service listens on {subject}: {hint}") from error
         except _UNREACHABLE as error:
-            told = f"{subject} was not answered within {seconds:g} seconds{self.trouble}"
+            told = f"the request on {subject} was not answered within {seconds:g} seconds{self.trouble}"
             raise NotAcceptedError(told) from error
 
     async def patiently(self, ask: Callable[[], Awaitable[_T]]) -> _T:
@@ -361,7 +368,7 @@ def _is_full(error: nats.js.errors.APIError) -> bool:
 
 
 def _full(subject: str) -> Failure:
-    told = f"too many requests on {subject} are not taken up yet"
+    told = f"too many requests on {subject} are still waiting to be taken up"
     return Failure(
         code="OVERLOADED",
         message=f"{told}; send the request again in {_FULL_SECONDS:g} seconds or later",

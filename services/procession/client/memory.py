@@ -28,8 +28,8 @@ class MemoryRequestError(ProcessionError):
 class MemoryClient:
     """What `procession.memory` offers; a thread belongs to a resource, and every call names both.
 
-    Every call raises MemoryRequestError where the service refuses, and NotAcceptedError where it does not answer: then
-    what was asked for may have been done, or may still be done.
+    Every call raises MemoryRequestError when the service refuses, and NotAcceptedError when it does not answer: then
+    the request may have been carried out, or may still be.
     Threads and messages are plain dicts; pages have `page`, `perPage`, `total` and `hasMore`, and count from 0.
     """
 

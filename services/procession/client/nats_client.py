@@ -358,12 +358,12 @@ class NatsClient(Client):
         if initial_connection:
             if self._wants_tls():
                 if not (info.get("tls_required") or info.get("tls_available")):
-                    raise errors.Error("TLS is wanted, and the server has none")
+                    raise errors.Error("TLS is required, but the server does not offer it")
                 info["tls_required"] = True
             left, self._left = self._left, ""
             if left and left == info.get("server_id"):
                 raise errors.Error(
-                    f"{info.get('server_name')} has stored nothing for long: asks another server"
+                    f"{info.get('server_name')} has stored nothing for a long time; trying another server"
                 )
         await super()._process_info(info, initial_connection)
 
@@ -498,7 +498,7 @@ def _run(work: Coroutine[Any, Any, _T]) -> _T:
         result: _T = done.value
         return result
     work.close()
-    raise RuntimeError("nats-py waits where it did not")
+    raise RuntimeError("nats-py waits in a call that should not wait; is this version of it supported?")
 
 
 def _with_login(servers: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:

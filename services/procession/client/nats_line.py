@@ -94,7 +94,7 @@ class NatsLine(asyncio.Protocol):
                 continue
             stop = start + int(length)
             if stop < body:
-                raise ValueError("a message that ends before it begins")
+                raise ValueError("malformed NATS message: it is shorter than its own headers")
             if stop + len(_END) > size:
                 self._missing = stop + len(_END) - size
                 break

@@ -33,7 +33,7 @@ class Procession:
         url: Address of the NATS server, or several separated by commas.
         tenant: Token of every subject; letters, digits, `_` and `-`.
         connect_timeout: Seconds to reach a server at first; of several, each has its part of them. A lost connection is
-            restored for ever, also where NATS has ended it.
+            restored for ever, even when NATS itself has ended it.
         accept_timeout: Seconds within which a request must be stored. Until then it is sent again, as the same run, to
             servers that restart, or elect a leader for the stream; who attaches to a run asks for as long.
         nats_options: Further options of `nats.connect`, such as `user` and `password`, or `tls`.
@@ -71,7 +71,7 @@ class Procession:
 
     @property
     def waits_for(self) -> str:
-        """What it waits for just now, and why, as a person may read it; empty where nothing keeps it from going on.
+        """What the client is waiting for just now, and why, in words for a person; empty when nothing holds it up.
 
         Such as `NATS at nats://127.0.0.1:4222 cannot be reached ([Errno 111] Connect call failed): is it running?`
         """
@@ -91,11 +91,11 @@ class Procession:
         Raises:
             pydantic.ValidationError: An option, or one of the agent's, is unknown or wrong; the error names it.
             NotJsonError: A number in it has more than 64 bits, or it nests deeper than 100 levels; a TypeError.
-            NotAcceptedError: Nobody has said within `accept_timeout` that the request is stored: the services are not
-                running, or NATS is silent. Who chose the `run_id` may send it again as the same run.
+            NotAcceptedError: Nothing confirmed within `accept_timeout` that the request is stored: the services are not
+                running, or NATS is silent. With a `run_id` of your own, you may send it again as the same run.
             RequestTooLargeError: The server does not take messages of that size.
-            LimitExceededError: Too many requests are not taken up yet. A limit of the tenant is told later, to
-                whoever reads the run.
+            LimitExceededError: Too many requests are waiting to be taken up. A limit of the tenant is told later,
+                when the run is read.
             NotConnectedError: The client is not connected.
         """
         try:
@@ -189,22 +189,22 @@ class Procession:
     async def attach(self, run_id: str, *, after: int = 0) -> RunHandle:
         """Gives a handle on a run that somebody started.
 
-        Where the request was refused and there is no run, whoever reads the handle is told so.
+        If the request was refused, so that there is no run, reading the handle raises the refusal.
 
         Args:
             run_id: The run.
-            after: How many chunks were read already: the `position` of an earlier handle. From 0 on comes all that is
-                retained, however much of the beginning has expired; the first `position` tells.
+            after: How many chunks were read already: the `position` of an earlier handle. With 0, all that is still
+                kept is read, even if the beginning has expired; the first `position` tells.
 
         Raises:
-            ValueError: `after` is no whole number from 0 on, or no run can have that id.
+            ValueError: `after` is not an integer from 0 on, or no run can have that id.
             UnknownRunError: Neither an event of the run nor its request is stored; or no service is up to find a
                 request that is not accepted yet.
             NotConnectedError: The client is not connected, or the streams do not answer within `accept_timeout`.
         """
         if type(after) is not int or after < 0:
             raise ValueError(
-                f"after is how many chunks were read, a whole number from 0 on, and not {after!r:.60}"
+                f"`after` is the number of chunks already read: an integer from 0 on, not {after!r:.60}"
             )
         handle = RunHandle(self._link, self.tenant, run_id, after=after)
         handle.join()
@@ -221,8 +221,10 @@ class Procession:
                 handle.sent(found, before=True)
             case None:
                 await handle.close()
-                what = f"no event of run {run_id} of tenant {self.tenant} is stored"
-                raise UnknownRunError(f"{what}: wrong id, not accepted yet, or expired")
+                what = f"no event of run {run_id} (tenant {self.tenant}) is stored"
+                raise UnknownRunError(
+                    f"{what}: the id is wrong, or the run is not accepted yet or has expired"
+                )
         return handle
 
     async def _trace(self, run_id: str) -> bytes | int | None:
@@ -246,8 +248,8 @@ class Procession:
     async def cancel(self, run_id: str) -> None:
         """Cancels a run, whoever started it; raises NotAcceptedError.
 
-        One that is over stays as it is; one that begins under this id within a day (`PROCESSION_CONTEXT_TTL`) ends at
-        once.
+        A run that is over stays as it is; a run that begins under this id within a day (`PROCESSION_CONTEXT_TTL`) ends
+        at once.
         """
         await RunHandle(self._link, self.tenant, run_id).cancel()
 

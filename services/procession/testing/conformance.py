@@ -1,4 +1,4 @@
-"""Checks what every processor has to keep, whatever it does."""
+"""Checks the rules that every processor has to follow, whatever it does."""
 
 import inspect
 import re
@@ -16,7 +16,7 @@ _NOT_HOOKS: Final = frozenset({*METHODS.values(), "process_data_parts", "process
 
 
 class ConformanceError(AssertionError):
-    """A processor does not keep the contract; `problems` lists everything."""
+    """A processor breaks the contract; `problems` lists everything."""
 
     def __init__(self, processor: str, problems: Sequence[str]) -> None:
         super().__init__("\n".join([f"{processor}:", *(f"- {problem}" for problem in problems)]))
@@ -45,7 +45,7 @@ async def check_processor(
     Raises:
         ConformanceError: Something is wrong; the message says what.
         InvalidOptionsError: The options do not fit.
-        BrokenComponentError: It cannot be asked for its hooks, or names what is no hook.
+        BrokenComponentError: It cannot be asked for its hooks, or names something that is not a hook.
     """
     problems = [*_named(processor), *_options(processor.options_type()), *_hooks(processor)]
     built = processor.build(dict(options or {}))
@@ -62,14 +62,14 @@ async def check_processor(
 def _named(processor: type[Processor[Any]]) -> Iterator[str]:
     name = getattr(processor, "id", None)
     if not isinstance(name, str) or not _ID.fullmatch(name):
-        yield f"id is {name!r}; an id is lower case with hyphens, such as 'word-counter'"
+        yield f"id is {name!r}; an id must be lower case with hyphens, such as 'word-counter'"
 
 
 def _options(model: type[Options]) -> Iterator[str]:
     if model.model_config.get("extra") != "forbid":
-        yield f'{model.__name__} takes unknown options; keep extra="forbid"'
+        yield f'{model.__name__} accepts unknown options; keep extra="forbid"'
     if not model.model_config.get("frozen"):
-        yield f"{model.__name__} can be changed; keep frozen=True, one instance serves many runs"
+        yield f"{model.__name__} can be changed; keep frozen=True, since one instance serves many runs"
     for name, field in model.model_fields.items():
         if not field.description:
             yield f"option {name} has no description; give it Field(description=...)"
@@ -81,7 +81,7 @@ def _hooks(processor: type[Processor[Any]]) -> Iterator[str]:
     for name, _ in inspect.getmembers(processor, inspect.isfunction):
         if name.startswith("process") and name not in _NOT_HOOKS:
             near = get_close_matches(name, METHODS.values(), n=1, cutoff=0.5)
-            yield f"{name} is no hook and never runs" + (f"; did you mean {near[0]}?" if near else "")
+            yield f"{name} is not a hook and never runs" + (f"; did you mean {near[0]}?" if near else "")
     yield from misshapen(processor, overridden(processor))
 
 
@@ -117,7 +117,7 @@ async def _repeated(processor: Processor[Any], hooks: frozenset[Hook], sample: s
     first, second = [await _answer(processor, [sample]) for _ in range(2)]
     if first == second:
         return []
-    return [f"a second run gives {second!r} in place of {first!r}; keep state in args.state, not on self"]
+    return [f"a second run gives {second!r} instead of {first!r}; keep state in args.state, not on self"]
 
 
 async def _cut(processor: Processor[Any], sample: str) -> list[str]:
@@ -125,7 +125,7 @@ async def _cut(processor: Processor[Any], sample: str) -> list[str]:
     whole, cut = await _answer(processor, [sample]), await _answer(processor, list(sample))
     if whole == cut:
         return []
-    return [f"one character at a time {sample!r} becomes {cut!r}, in one piece {whole!r}"]
+    return [f"{sample!r} becomes {cut!r} when it comes one character at a time, and {whole!r} in one piece"]
 
 
 async def _answer(processor: Processor[Any], texts: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ class ScriptedModels:
         self.requests: list[ModelRequest] = []
 
     async def generate(self, request: ModelRequest, *, tenant: str) -> ModelAnswer:  # noqa: ARG002 - the port's
-        """The next reply; ModelCallError when it is one, or when there is none."""
+        """The next reply; raises ModelCallError when the reply is one, or when none was scripted."""
         self.requests.append(request)
         if callable(self._replies):
             reply = self._replies(request)

@@ -135,9 +135,9 @@ class KitRun:
         self.keep_pending()
 
     def answered(self, how: str) -> dict[str, Any]:
-        """The answer of the attempt; raises ValueError where there is none."""
+        """The answer of the attempt; raises ValueError when there is no answer yet."""
         if self.context.response is None:
-            raise ValueError(f"there is no answer yet; call stream(...) before, or {how}")
+            raise ValueError(f"there is no answer yet; call stream(...) first, or {how}")
         return self.context.response
 
     def keep_pending(self) -> None:
@@ -169,7 +169,7 @@ class KitRun:
         try:
             self.delivered.append(orjson.loads(orjson.dumps(chunk)))
         except TypeError as error:
-            text = f"a chunk ({chunk['type']}) holds what is not JSON: {error}"
+            text = f"a chunk ({chunk['type']}) contains something that is not JSON: {error}"
             raise ProcessorError(text, code="CHUNK_NOT_SENDABLE") from error
 
     def _deliver_written(self, chunk: Chunk) -> None:

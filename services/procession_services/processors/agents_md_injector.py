@@ -33,14 +33,14 @@ class AgentsMDInjectorOptions(Options):
 
     workspace: str = Field(
         default=".",
-        description="A directory, as the service's machine sees it: nothing outside of it is read (D-79).",
+        description="A directory on the service's machine; nothing outside it is read (D-79).",
     )
-    max_tokens: int = Field(default=1000, ge=1, description="Estimated tokens of a file that are told.")
+    max_tokens: int = Field(default=1000, ge=1, description="Estimated tokens of a file that are shown.")
     reminder_text: str | None = Field(
-        default=None, description="Told in place of a file that is blank or unreadable."
+        default=None, description="Shown instead of a file that is blank or unreadable."
     )
     ignored_paths: list[str] = Field(
-        default_factory=list, description="Instruction files that are never told; relative to the workspace."
+        default_factory=list, description="Instruction files that are never shown; relative to the workspace."
     )
 
 
@@ -82,7 +82,7 @@ class AgentsMDInjector(Processor[AgentsMDInjectorOptions]):
 
     id = "agents-md-injector"
     name = "Agents.md Injector"
-    description = "Tells the model the instruction files next to the files that its tools touch."
+    description = "Shows the model the instruction files that belong to the files its tools touch."
     on_error = "skip"
 
     def is_enabled(self, args: InputStepArgs) -> bool:  # noqa: ARG002 - for overriding

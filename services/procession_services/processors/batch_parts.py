@@ -17,14 +17,14 @@ class BatchPartsOptions(Options):
     """Options of `batch-parts`."""
 
     batch_size: int | None = Field(
-        default=5, ge=0, description="Parts that make a batch; 0 and 1 join nothing, null has no such bound."
+        default=5, ge=0, description="Parts in a batch; 0 and 1 join nothing, null sets no limit."
     )
     max_wait_time: float | None = Field(
-        default=None, ge=0, description="Milliseconds after which a batch goes out however small; 0: never."
+        default=None, ge=0, description="Milliseconds after which a batch goes out, however small; 0: never."
     )
     emit_on_non_text: bool | None = Field(
         default=True,
-        description="Whether a part that is no text sends the batch out first; else it joins the batch.",
+        description="Whether a part that is not text sends the batch out first; otherwise it joins the batch.",
     )
 
 

@@ -59,13 +59,13 @@ class ClassifierOptions(StreamOptions):
         description="What is asked, by name: `{type: boolean, question}` or `{type: choice, question, choices}`.",
     )
     actions: tuple[Action, ...] = Field(
-        default=(), description="What to do; all that apply are done, a block ends it."
+        default=(), description="What to do; every action that applies is taken, until one blocks."
     )
     max_input_length: int | None = Field(
         default=None,
         ge=0,
-        description="Characters of a text that are sent: of a message its first, of a stream its last ones; about a "
-        "longer piece of a stream it asks part by part.",
+        description="How many characters of a text are sent: the first of a message, the last of a stream; a longer "
+        "piece of a stream is sent in parts.",
     )
 
     @model_validator(mode="after")
@@ -128,7 +128,10 @@ class Classifier(Detector[ClassifierOptions]):
     def build(cls, options: dict[str, Any] | None = None) -> Self:
         """Makes an instance; raises InvalidOptionsError, with the contract's id where it has one (R-CLS-1)."""
         if options and "classifier" in options:
-            told = f"classifier {options['classifier']!r}: nothing is registered here; give `model` and `questions`"
+            told = (
+                f"classifier {options['classifier']!r}: registered classifiers are not supported; "
+                "give `model` and `questions`"
+            )
             wrong = InvalidOptionsError(f"processor {cls.id}: {told}", {"classifier": told})
             raise CodedOptionsError("CLASSIFIER_PROCESSOR_MASTRA_NOT_REGISTERED", wrong)
         try:

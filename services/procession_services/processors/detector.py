@@ -70,20 +70,20 @@ class StreamOptions(DetectorOptions):
     )
     stream_mode: StreamMode = Field(
         default="hold",
-        description="`hold`: text goes out once everything it was judged in has passed. `window`: once it has been "
-        "judged itself. `observe`: at once, and only warnings follow.",
+        description="`hold`: text goes out once every piece that it was judged with has passed. `window`: once it has "
+        "been judged itself. `observe`: at once, and only warnings follow.",
     )
     piece_size: int = Field(
         default=200,
         ge=1,
         le=20_000,
-        description="Characters from which on a piece ends with its sentence; one model call for each piece.",
+        description="Characters after which a piece ends with its sentence; each piece costs one model call.",
     )
     max_wait: float | None = Field(
         default=None,
         gt=0,
-        description="Seconds after which held text is judged although its piece is not complete. Verdicts then "
-        "depend on the provider's pace; without it only on the text (D-8).",
+        description="Seconds after which held text is judged even if its piece is not complete. Verdicts then "
+        "depend on the provider's pace; without this option, only on the text (D-8).",
     )
 
     @model_validator(mode="after")
@@ -96,7 +96,7 @@ class StreamOptions(DetectorOptions):
             )
         if self.stream_mode == "window" and not self.chunk_window:
             raise ValueError(
-                "streamMode 'window' needs chunkWindow >= 1; without earlier pieces it is 'hold'"
+                "streamMode 'window' needs chunkWindow >= 1; without earlier pieces it would be 'hold'"
             )
         return self
 
@@ -106,14 +106,14 @@ class ParallelOptions(DetectorOptions):
 
     parallel: bool = Field(
         default=False,
-        description="Judge the input while the model answers already; the answer waits for the verdict.",
+        description="Judge the input while the model is already answering; the answer waits for the verdict.",
     )
 
     @model_validator(mode="after")
     def _parallel_changes_nothing(self) -> Self:
         if self.parallel and getattr(self, "strategy", "block") not in {"block", "warn"}:
             raise ValueError(
-                "parallel: the model has read the input by then, so strategy is 'block' or 'warn'"
+                "parallel: the model has already read the input by then, so strategy must be 'block' or 'warn'"
             )
         return self
 
@@ -175,7 +175,7 @@ class Detector(Processor[DetectorT]):
         problem = "gave no answer"
         try:
             answer = await args.services.generate(request)
-            problem = "gave an answer that does not fit"
+            problem = "gave an answer that does not fit its schema"
             return object_of(answer, request.schema or {})
         except ModelCallError:  # its text may quote the conversation
             args.services.warn(

@@ -33,14 +33,12 @@ class LanguageDetectorOptions(DetectorOptions):
     )
     target_languages: tuple[str, ...] = Field(
         default=_DEFAULT_TARGETS,
-        description="Wanted languages, as names or ISO codes; translated is into the first.",
+        description="Wanted languages, as names or ISO codes; translations are into the first.",
     )
-    threshold: float = Field(
-        default=0.7, ge=0, le=1, description="Confidence from which on a detection counts."
-    )
+    threshold: float = Field(default=0.7, ge=0, le=1, description="Confidence at which a detection counts.")
     strategy: Literal["detect", "translate", "block", "warn"] = Field(
         default="detect",
-        description="For a message in another language. `detect`: metadata only. `warn`: and a violation is reported. "
+        description="For a message in another language. `detect`: metadata only. `warn`: report a violation too. "
         "`translate`: its text is replaced by a translation. `block`: the run ends.",
     )
     preserve_original: bool = Field(
@@ -51,7 +49,7 @@ class LanguageDetectorOptions(DetectorOptions):
         default=False, description="Log messages in a wanted language too, at level info."
     )
     translation_quality: Literal["speed", "quality", "balanced"] = Field(
-        default="balanced", description="What the translator is told to care for."
+        default="balanced", description="What the translator is told to pay attention to."
     )
 
     @model_validator(mode="after")
@@ -59,13 +57,17 @@ class LanguageDetectorOptions(DetectorOptions):
         if self.strategy == "translate" and not self.model:
             raise ValueError("strategy 'translate' needs `model`, which translates")
         if self.strategy == "translate" and not self.target_languages:
-            raise ValueError("strategy 'translate' needs `targetLanguages`; translated is into the first")
+            raise ValueError(
+                "strategy 'translate' needs `targetLanguages`; it translates into the first of them"
+            )
         if self.detector == "model" and not self.model:
             raise ValueError("detector 'model' needs `model`")
         if self.detector == "library" and not language_library.installed():
             raise ValueError("detector 'library' needs py3langid: install procession[guardrails]")
         if self.detector == "auto" and not self.model and not language_library.installed():
-            raise ValueError("nothing can detect: install procession[guardrails], or give a `model`")
+            raise ValueError(
+                "there is nothing to detect languages with: install procession[guardrails], or give a `model`"
+            )
         return self
 
     @property
@@ -81,7 +83,7 @@ class LanguageDetector(Detector[LanguageDetectorOptions]):
 
     id = "language-detector"
     name = "Language Detector"
-    description = "Tells the language of messages; translates, warns or blocks."
+    description = "Detects the language of messages; translates, warns or blocks."
     subject = "Language detection"
 
     async def process_input(self, args: InputArgs) -> list[Message]:
@@ -100,7 +102,7 @@ class LanguageDetector(Detector[LanguageDetectorOptions]):
             return message
         if not found.is_foreign(self.options.target_languages):
             if self.options.include_detection_details:
-                log.info("%s: %s, which is wanted", self.id, _told(found))
+                log.info("%s: %s, a wanted language", self.id, _told(found))
             return self._noted(message, found, foreign=False)
         return await self._foreign(args, message, text, found)
 
@@ -132,7 +134,7 @@ class LanguageDetector(Detector[LanguageDetectorOptions]):
             translation = found.translation if self.options.asks_model else await self._translate(args, text)
             if translation:
                 return self._translated(message, text, found, translation)
-            args.services.warn("there is no translation; the text stays as it is")
+            args.services.warn("the model gave no translation; the text stays as it is")
         return self._noted(message, found, foreign=True)
 
     async def _translate(self, args: InputArgs, text: str) -> str | None:

@@ -31,7 +31,7 @@ class KeptOptions(Options):
     """How long names are kept."""
 
     ttl: float = Field(
-        default=3_600_000, description="Milliseconds that an unused thread's set is kept; 0: for ever."
+        default=3_600_000, description="Milliseconds that the set of an unused thread is kept; 0: for ever."
     )
 
     @property

@@ -20,7 +20,9 @@ __all__ = ["MemoryTokenLimiter", "MemoryTokenLimiterOptions"]
 class MemoryTokenLimiterOptions(TokenLimiterOptions):
     """Options of `memory-token-limiter`: `limit`, `atMaxRemoveTokens` and `encoding` as in `token-limiter`."""
 
-    trim_mode: Literal["memory-only"] = Field(default="memory-only", description="Only recalled messages go.")
+    trim_mode: Literal["memory-only"] = Field(
+        default="memory-only", description="Only recalled messages are removed."
+    )
 
 
 class MemoryTokenLimiter(TokenLimiter):

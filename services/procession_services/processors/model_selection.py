@@ -66,16 +66,18 @@ class ModelSelectionOptions(Options):
         default=None,
         ge=0,
         le=1,
-        description="Least probability of a choice; below it the configured model answers.",
+        description="Least probability of a choice; below it, the configured model answers.",
     )
     questions: dict[str, Question] | None = Field(
         default=None,
         min_length=1,
         description="What is asked about the request, by name, in place of `choices`.",
     )
-    rules: tuple[ModelRule, ...] = Field(default=(), description="The first one that holds names the model.")
+    rules: tuple[ModelRule, ...] = Field(
+        default=(), description="The first rule that applies names the model."
+    )
     scope: Literal["run", "first-step"] = Field(
-        default="run", description="`first-step`: further steps have the configured model again."
+        default="run", description="`first-step`: later steps use the configured model again."
     )
     structured_output_options: StructuredOutputOptions = Field(
         default_factory=StructuredOutputOptions, description="How the answer's form is asked for."
@@ -92,7 +94,7 @@ class ModelSelectionOptions(Options):
             return None
         if len(choices) < _FEWEST:
             raise problem(
-                "MODEL_SELECTION_INSUFFICIENT_CHOICES", f"needs two choices or more, has {len(choices)}"
+                "MODEL_SELECTION_INSUFFICIENT_CHOICES", f"needs at least two choices, has {len(choices)}"
             )
         names = [choice.name or choice.model for choice in choices]
         for name in names:
@@ -190,7 +192,7 @@ class ModelSelection(Processor[ModelSelectionOptions]):
                 if isinstance(error, ProcessionError)
                 else type(error).__name__
             )
-            args.services.warn(f"no decision: {known}")
+            args.services.warn(f"no decision, so the configured model answers: {known}")
             return Selection(abstained="error")
 
     async def _ask(self, args: InputArgs, text: str) -> dict[str, Answer]:

@@ -21,7 +21,7 @@ class ModerationOptions(ParallelOptions, StreamOptions):
     """Options of `moderation`."""
 
     categories: tuple[str, ...] = Field(default=CATEGORIES, min_length=1, description="What to look for.")
-    threshold: float = Field(default=0.5, ge=0, le=1, description="Score from which on a category counts.")
+    threshold: float = Field(default=0.5, ge=0, le=1, description="Score at which a category counts.")
     strategy: Literal["block", "warn", "filter"] = Field(
         default="block",
         description="`block`: the run ends. `warn`: the text passes, the violation is reported. `filter`: the "

@@ -266,8 +266,8 @@ class PIIDetector(Detector[PIIDetectorOptions]):
         if options.strategy == "redact" and findings.lost:
             lost = ", ".join(dict.fromkeys(findings.lost))
             if options.on_unlocatable == "abort":
-                args.abort(f"{_report(findings.types)}. Nothing tells where to redact: {lost}")
-            args.services.warn(f"dropped: nothing tells where to redact {lost}")
+                args.abort(f"{_report(findings.types)}. It is not known where to redact: {lost}")
+            args.services.warn(f"dropped a text, since it is not known where to redact {lost}")
         await self._violate(args, findings.types, len(findings.result["detections"]))
 
     async def _violate(self, args: HookArgs, types: list[str], count: int) -> None:

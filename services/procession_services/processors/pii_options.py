@@ -52,17 +52,17 @@ class PIIDetectorOptions(ParallelOptions):
         f"found locally ({', '.join(LOCAL_TYPES)}), and with a model {', '.join(CONTEXT_TYPES)} too.",
     )
     threshold: float = Field(
-        default=0.6, ge=0, le=1, description="Confidence or score from which on something counts."
+        default=0.6, ge=0, le=1, description="Confidence or score at which something counts."
     )
     strategy: Literal["block", "warn", "filter", "redact"] = Field(
         default="redact",
         description="`block`: the run ends. `warn`: the text passes, the violation is reported. `filter`: the message "
-        "is dropped; of a stream, what was found. `redact`: what was found is replaced.",
+        "is dropped; in a stream, only what was found. `redact`: what was found is replaced.",
     )
     redaction_method: Literal["mask", "hash", "remove", "placeholder", "token"] = Field(
         default="mask",
-        description="What stands in its place: asterisks, a short hash, nothing, `[TYPE]`, or a token that can be "
-        "turned back.",
+        description="What replaces it: asterisks, a short hash, nothing, `[TYPE]`, or a token that can be turned "
+        "back into the value.",
     )
     preserve_format: bool = Field(default=True, description="A mask keeps the form of the value.")
     include_detections: bool = Field(default=False, description="Add the number of places to the report.")
@@ -70,7 +70,7 @@ class PIIDetectorOptions(ParallelOptions):
         default=200,
         ge=1,
         le=20_000,
-        description="Characters of a stream from which on the model is asked, at the end of the sentence; with "
+        description="Characters of a stream after which the model is asked, at the end of the sentence; with "
         "`hold` it is asked about the whole block.",
     )
     stream_mode: StreamMode | None = Field(
@@ -80,16 +80,18 @@ class PIIDetectorOptions(ParallelOptions):
     )
     on_unlocatable: Literal["abort", "drop"] = Field(
         default="abort",
-        description="What `redact` does with text in which something is flagged that cannot be placed (D-3).",
+        description="What `redact` does with text in which it is unknown where the flagged data is (D-3).",
     )
     phone_regions: tuple[str, ...] = Field(
         default=REGIONS, description="Countries (ISO 3166) whose national phone numbers are found."
     )
     restore: RestoreOptions = Field(
-        default_factory=RestoreOptions, description="Where tokens become values again."
+        default_factory=RestoreOptions, description="Where tokens are turned back into values."
     )
     token_ttl: float = Field(
-        default=2_592_000, gt=0, description="Seconds that a conversation's tokens can be turned back."
+        default=2_592_000,
+        gt=0,
+        description="Seconds during which the tokens of a conversation can be turned back.",
     )
     masking_key: str = Field(
         default="masking-key",
@@ -126,7 +128,7 @@ class PIIDetectorOptions(ParallelOptions):
     def _known_regions(cls, regions: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := [each for each in regions if each not in SUPPORTED_REGIONS]:
             raise ValueError(
-                f"no phone numbers are known of {', '.join(unknown)}; give codes such as US, GB, DE"
+                f"phone numbers of {', '.join(unknown)} are not known; give country codes such as US, GB, DE"
             )
         return regions
 
@@ -135,7 +137,7 @@ class PIIDetectorOptions(ParallelOptions):
         if not self.model and (lost := self.model_types):
             raise ValueError(
                 f"detectionTypes: {_listed(lost)} cannot be found without a model. Name a `model`, or give a pattern: "
-                f'{{"name": "{lost[0]}", "pattern": "..."}}. Found without one are: {_listed(LOCAL_TYPES)}'
+                f'{{"name": "{lost[0]}", "pattern": "..."}}. Found without a model are: {_listed(LOCAL_TYPES)}'
             )
         if twice := {each for each in self.types if self.types.count(each) > 1}:
             raise ValueError(f"detectionTypes names {_listed(sorted(twice))} more than once")

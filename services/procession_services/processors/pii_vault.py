@@ -36,11 +36,11 @@ class Vault:
             what = (
                 "is missing"
                 if secret is None
-                else f"has {len(secret)} bytes, at least {LEAST_KEY} are needed"
+                else f"has {len(secret)} bytes, and at least {LEAST_KEY} are needed"
             )
             raise MaskingKeyError(
                 f"redactionMethod 'token' needs a key, but the secret {secret_name!r} {what}: put a file of that name "
-                "with random bytes into the directory that the setting PROCESSION_SECRETS_DIR names, for every service"
+                "with random bytes into the directory that PROCESSION_SECRETS_DIR names, for every service"
             )
         scope = scope_of(args)
         store_key = f"pii-detector:tokens:{scope}"

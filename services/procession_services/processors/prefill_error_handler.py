@@ -32,7 +32,9 @@ class PrefillErrorHandler(Processor[Options]):
 
     id = "prefill-error-handler"
     name = "Prefill Error Handler"
-    description = "Adds a user turn when a provider refuses a conversation that ends with the model's."
+    description = (
+        "Adds a user turn when a provider refuses a conversation that ends with a turn of the model."
+    )
 
     async def process_api_error(self, args: APIErrorArgs) -> APIErrorResult | None:
         """Asks for a retry, once, if the provider says that this is the reason (R-PRE-1..4)."""

@@ -17,8 +17,10 @@ __all__ = ["PrepareStep", "PrepareStepOptions", "StepRule"]
 class StepRule(Options):
     """What holds for some steps; what is left out stays as it is."""
 
-    since: int = Field(default=0, ge=0, description="The first step that it holds for, from 0.")
-    until: int | None = Field(default=None, ge=0, description="The last one; default: all that follow.")
+    since: int = Field(default=0, ge=0, description="The first step that it applies to, from 0.")
+    until: int | None = Field(
+        default=None, ge=0, description="The last step that it applies to; default: all that follow."
+    )
     after_tool: str | None = Field(default=None, description="Only after a step that called this tool.")
     model: str | None = Field(default=None, min_length=1, description="`provider/name`.")
     tool_choice: Any = Field(default=None, description="`auto`, `none`, `required`, or one tool.")
@@ -52,7 +54,7 @@ class PrepareStepOptions(Options):
     """Options of `prepare-step`."""
 
     rules: list[StepRule] = Field(
-        default_factory=list, description="The first one that holds for a step counts."
+        default_factory=list, description="The first rule that applies to a step counts."
     )
 
 

@@ -23,7 +23,7 @@ class PromptInjectionOptions(ParallelOptions):
     detection_types: tuple[str, ...] = Field(
         default=DETECTION_TYPES, min_length=1, description="The attacks to look for."
     )
-    threshold: float = Field(default=0.7, ge=0, le=1, description="Score from which on a type counts.")
+    threshold: float = Field(default=0.7, ge=0, le=1, description="Score at which a type counts.")
     strategy: Literal["block", "warn", "filter", "rewrite"] = Field(
         default="block",
         description="`block`: the run ends. `warn`: the message passes, the violation is reported. `filter`: the "
@@ -108,7 +108,7 @@ class PromptInjectionDetector(Detector[PromptInjectionOptions]):
         if options.strategy == "rewrite" and rewritten and rewritten.strip():
             kept = with_text(message, rewritten)
         outcome = (
-            "dropped: no rewrite was given"
+            "dropped: the model gave no rewritten text"
             if options.strategy == "rewrite" and not kept
             else options.strategy
         )

@@ -46,7 +46,7 @@ class ProviderHistoryCompat(Processor[Options]):
 
     id = "provider-history-compat"
     name = "Provider History Compat"
-    description = "Fits the history of one provider to the rules of another."
+    description = "Adapts the history of one provider to the rules of another."
 
     def additional_rules(self) -> Sequence[CompatRule]:
         """Further rules."""

@@ -59,7 +59,7 @@ class RegexFilterRule(Options):
     name: str = Field(description="Name in reports.")
     pattern: Pattern | str = Field(description="A regular expression of JavaScript; a string means flag `g`.")
     replacement: str = Field(
-        default=REDACTED, description="What takes the match's place; `$&`, `$1`, `$<name>` work."
+        default=REDACTED, description="What replaces the match; `$&`, `$1`, `$<name>` work."
     )
 
     @field_validator("pattern", mode="after")
@@ -69,8 +69,8 @@ class RegexFilterRule(Options):
         literal = _LITERAL.fullmatch(pattern) if isinstance(pattern, str) else None
         if literal and (literal[2] or _SIGN.search(literal[1])):
             raise ValueError(
-                f"{pattern} is written as in JavaScript code; give {{regex: '{literal[1]}', flags: '{literal[2]}'}}, "
-                "or \\/ for a slash that is meant"
+                f"{pattern} is written as a JavaScript literal; give {{regex: '{literal[1]}', flags: '{literal[2]}'}}, "
+                "or write \\/ where a slash is to be matched"
             )
         return pattern
 
@@ -79,10 +79,11 @@ class RegexFilterOptions(LenientOptions):
     """Options of `regex-filter`; null counts as not given."""
 
     rules: list[RegexFilterRule] = Field(
-        default_factory=list, description="Own rules, behind those of presets."
+        default_factory=list, description="Your own rules, after those of presets."
     )
     presets: list[str] = Field(
-        default_factory=list, description="Ready rules: `pii`, `secrets`, `urls`; other names are ignored."
+        default_factory=list,
+        description="Ready-made rules: `pii`, `secrets`, `urls`; other names are ignored.",
     )
     strategy: Literal["block", "redact", "warn"] = Field(
         default="block", description="What happens with a match: end the run, replace it, or only report it."
@@ -123,14 +124,14 @@ class RegexFilterOptions(LenientOptions):
         """The rules: presets first.
 
         Raises:
-            ValueError: There is none, or one is no regular expression.
+            ValueError: There are no rules, or one is not a valid regular expression.
         """
         told = [rule for preset in self.presets for rule in PRESETS.get(preset, ())]
         for rule in self.rules:
             pattern = Pattern(regex=rule.pattern) if isinstance(rule.pattern, str) else rule.pattern
             told.append((rule.name, pattern.regex, pattern.flags, rule.replacement))
         if not told:
-            raise ValueError(f"no rule; give rules, or presets out of {', '.join(PRESETS)}")
+            raise ValueError(f"there are no rules; give rules, or presets: {', '.join(PRESETS)}")
         return Rules([make_rule(*each) for each in told], empty=self.strategy != "redact")
 
 

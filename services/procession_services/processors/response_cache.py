@@ -29,14 +29,14 @@ class ResponseCacheOptions(Options):
     """Options of `mastra/response-cache`."""
 
     key: str | None = Field(
-        default=None, min_length=1, description="One key for all requests; default: made of them."
+        default=None, min_length=1, description="One key for all requests; default: made from each request."
     )
     ttl: float = Field(default=DEFAULT_TTL, gt=0, description="Seconds that an answer is kept.")
     scope: str | None = Field(
         default=None,
-        description="Whose answers are shared; left out: those of the request's resource; null: everybody's.",
+        description="Who shares answers; left out: the request's resource; null: everybody.",
     )
-    bust: bool = Field(default=False, description="Ask the model in any case, and keep its answer.")
+    bust: bool = Field(default=False, description="Always ask the model, and keep its answer.")
     agent_id: str = Field(
         default="mastra-response-cache",
         min_length=1,
@@ -49,7 +49,7 @@ class ResponseCache(Processor[ResponseCacheOptions]):
 
     id = "mastra/response-cache"
     name = "@mastra/response-cache"
-    description = "Answers a request that was asked before without a model call."
+    description = "Answers a repeated request without a model call."
 
     def key_for(self, inputs: CacheInputs) -> str | None:  # noqa: ARG002 - for overriding
         """The key of a request; None, or raising, means the digest of everything that decides the answer."""

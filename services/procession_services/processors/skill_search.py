@@ -40,7 +40,7 @@ _HELP: Final = (
 class SkillSearchTuning(Options):
     """How `search_skills` searches."""
 
-    top_k: int = Field(default=5, ge=1, description="Results at the most.")
+    top_k: int = Field(default=5, ge=1, description="Most results that a search returns.")
     min_score: float = Field(default=0, description="Results must score more than this.")
 
 
@@ -144,7 +144,7 @@ class SkillSearch(SkillProcessor[SkillSearchOptions]):
         options = {**given, "scope": scope, "ttl": ttl}
         helpers = {name: {"id": name, "options": options} for name in (SEARCH, LOAD)}
         for name in helpers.keys() & args.tools.keys():
-            args.services.warn(f"the helper {name} takes the place of the agent's tool of that name")
+            args.services.warn(f"the helper tool {name} replaces the agent's tool of that name")
         return {"tools": {**args.tools, **helpers}}
 
 

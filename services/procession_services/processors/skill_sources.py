@@ -30,7 +30,7 @@ class InlineSkill(Options):
     description: str = Field(default="", description="When to use it.")
     instructions: str = Field(default="", description="What the model is told when it activates the skill.")
     path: str | None = Field(
-        default=None, description="Tells skills of one name apart; default: `skills/NAME`."
+        default=None, description="Tells skills with the same name apart; default: `skills/NAME`."
     )
     source: str = Field(default="local", description="Shown in the catalogue.")
     files: dict[str, str] = Field(default_factory=dict, description="Texts that `skill_read` gives, by path.")
@@ -45,7 +45,7 @@ class SourceOptions(Options):
     """Options that say where skills come from."""
 
     workspace: str | None = Field(
-        default=None, description="A directory with `SKILL.md` files, as the services' machines see it."
+        default=None, description="A directory with `SKILL.md` files on the machines of the services."
     )
     skills: list[InlineSkill] = Field(default_factory=list, description="Skills given here.")
 
@@ -60,7 +60,7 @@ class SkillOptions(SourceOptions):
     @model_validator(mode="after")
     def _one(self) -> "SkillOptions":
         if self.workspace is None and "skills" not in self.model_fields_set:
-            raise ValueError("give `workspace`, a directory, or `skills`, a list")
+            raise ValueError("give `workspace` (a directory) or `skills` (a list)")
         return self
 
 
@@ -93,7 +93,9 @@ async def _refresh_behind(source: SkillSource, args: InputStepArgs) -> None:
     try:
         await _refresh(source, args)
     except TripWire:
-        args.services.warn("a refresh aborted behind the run's back; with blockingRefresh it would end it")
+        args.services.warn(
+            "a refresh of the skills aborted in the background; with blockingRefresh it would end the run"
+        )
 
 
 class ConfiguredSkills:
@@ -106,7 +108,7 @@ class ConfiguredSkills:
         self.aliases = dict(aliases or {})
 
     async def refresh(self) -> None:
-        """Looks through the workspace again; raises WorkspaceError where it is none."""
+        """Looks through the workspace again; raises WorkspaceError when it is not a directory that may be read."""
         self._found = await asyncio.to_thread(self._scan)
 
     async def available(self) -> list[Skill]:
@@ -126,7 +128,7 @@ class ConfiguredSkills:
             raise WorkspaceError(f"{skill.file!r} {error}") from None
 
     async def read(self, skill: Skill, path: str) -> str:
-        """A file of the skill, by its path within; raises WorkspaceError. Hidden files are none of it."""
+        """A file of the skill, by its path within; raises WorkspaceError. Hidden files do not count."""
         if _hidden(path):
             raise WorkspaceError(f"there is no file {path!r} in the skill")
         inline = self._inline.get(skill.path)

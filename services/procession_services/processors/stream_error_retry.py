@@ -28,14 +28,17 @@ __all__ = [
 class StreamErrorRetryOptions(Options):
     """Options of `stream-error-retry-processor`; times are in milliseconds."""
 
-    max_retries: int = Field(default=1, ge=0, description="Retries of a run that this processor asks for.")
+    max_retries: int = Field(
+        default=1, ge=0, description="Most retries that this processor asks for in a run."
+    )
     retry_unknown_errors: bool = Field(
         default=False,
-        description="Also try again after errors that nothing is known of, unless access was denied.",
+        description="Also try again after unknown errors, unless access was denied.",
     )
-    delay_ms: float = Field(default=0, description="Wait before a retry; less than 0 is 0.")
+    delay_ms: float = Field(default=0, description="Wait before a retry; a negative value counts as 0.")
     max_retry_after_ms: float = Field(
-        default=30_000, description="The longest wait that a provider may ask for; less than 0 is 0."
+        default=30_000,
+        description="The longest wait that a provider may ask for; a negative value counts as 0.",
     )
 
 
@@ -69,7 +72,7 @@ class StreamErrorRetryProcessor(Processor[StreamErrorRetryOptions]):
 
     id = "stream-error-retry-processor"
     name = "Stream Error Retry Processor"
-    description = "Tries a model call again that failed for a passing reason."
+    description = "Repeats a model call that failed for a temporary reason."
 
     def matchers(self) -> Sequence[ErrorMatcher]:
         """Further errors that are tried again; asked in order, after the built-in one."""

@@ -34,7 +34,7 @@ class StructuredOutputOptions(Options):
         description="When no fitting object comes: ask the agent's model again, go on without, or `fallbackValue`.",
     )
     fallback_value: Any = Field(
-        default=None, description="The object in that case; none given: the run fails."
+        default=None, description="The object in that case; without it the run fails."
     )
     instructions: str | None = Field(default=None, description="System prompt in place of the generated one.")
     json_prompt_injection: bool = Field(
@@ -52,7 +52,7 @@ class StructuredOutputOptions(Options):
         for name in ("schema", "model"):
             if isinstance(given, dict) and given.get(name, given.get(f"{name}_")) is None:
                 code = f"STRUCTURED_OUTPUT_PROCESSOR_{name.upper()}_REQUIRED"
-                raise ValueError(f"{code}: `{name}` is missing; give it")
+                raise ValueError(f"{code}: `{name}` is required")
         return given
 
     @field_validator("schema_")

@@ -43,7 +43,8 @@ class SystemPromptScrubberOptions(DetectorOptions):
     """Options of `system-prompt-scrubber`."""
 
     model: str = Field(
-        default="", description="Model of the second stage, `provider/name`; without it there is none."
+        default="",
+        description="Model of the second stage, `provider/name`; without it there is no second stage.",
     )
     strategy: Literal["block", "warn", "filter", "redact"] = Field(
         default="redact",
@@ -60,22 +61,23 @@ class SystemPromptScrubberOptions(DetectorOptions):
         default=8,
         ge=4,
         le=100,
-        description="So many words in a row are a repetition; shorter texts are found as a whole from four words on.",
+        description="This many words in a row are a repetition; shorter texts (of four words or more) are found whole.",
     )
     custom_patterns: tuple[str, ...] = Field(
-        default=(), description="Regular expressions for what must not get out; `(?i)` ignores case (D-13)."
+        default=(),
+        description="Regular expressions for text that must not get out; `(?i)` ignores case (D-13).",
     )
     threshold: float = Field(
         default=0.7,
         ge=0,
         le=1,
-        description="Confidence of the model from which on a detection counts (D-13).",
+        description="Confidence of the model at which a detection counts (D-13).",
     )
     redaction_method: Literal["mask", "placeholder", "remove"] = Field(
         default="mask",
         description="`mask`: an asterisk for each character. `placeholder`: `placeholderText`.",
     )
-    placeholder_text: str = Field(default="[SYSTEM_PROMPT]", description="What stands for redacted text.")
+    placeholder_text: str = Field(default="[SYSTEM_PROMPT]", description="What replaces redacted text.")
     include_detections: bool = Field(
         default=False, description="List type, position and confidence of each detection in the report."
     )
@@ -88,7 +90,7 @@ class SystemPromptScrubberOptions(DetectorOptions):
         default=200,
         ge=1,
         le=20_000,
-        description="Characters of a stream from which on a piece ends with its sentence; the model is asked once for "
+        description="Characters of a stream after which a piece ends with its sentence; the model is asked once for "
         "each piece.",
     )
     _patterns: RegexScanner | None = PrivateAttr(default=None)
@@ -101,8 +103,8 @@ class SystemPromptScrubberOptions(DetectorOptions):
         for place, text in enumerate(self.protected_texts):
             if not is_findable(text):
                 raise ValueError(
-                    f"protectedTexts.{place} has fewer than four words, and would never be found; make it one of "
-                    "customPatterns"
+                    f"protectedTexts.{place} has fewer than four words, and would never be found; put it into "
+                    "customPatterns instead"
                 )
         if self.custom_patterns:
             self._patterns = RegexScanner([RegexRule(CUSTOM, each) for each in self.custom_patterns])

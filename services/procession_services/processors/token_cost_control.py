@@ -50,26 +50,30 @@ class TokenCostControlOptions(Options):
         default="7d", description="How far back costs count; a run counts as a whole."
     )
     strategy: Literal["block", "warn"] = Field(
-        default="block", description="At the limit: end the run, or report a violation once a run and go on."
+        default="block",
+        description="At the limit: end the run, or report a violation once per run and go on.",
     )
     message: str | None = Field(
         default=None,
-        description="Text for a cost over the limit, blocked or warned of; `{usage}` and `{limit}` are filled in.",
+        description="Text of the block or warning at the limit; `{usage}` and `{limit}` are filled in.",
     )
     warn_at_percent: float | None = Field(
-        default=None, gt=0, lt=100, description="Report a violation once a run at that part of the limit."
+        default=None,
+        gt=0,
+        lt=100,
+        description="Report a violation once per run at this percentage of the limit.",
     )
     include_breakdown: bool = Field(
-        default=False, description="Tell the cost of up to ten models in the report."
+        default=False, description="Add the cost of up to ten models to the report."
     )
     unknown: Literal["allow", "warn", "block"] = Field(
         default="warn",
         description="When calls of unknown price leave open whether the limit is reached (D-24): go on, go on and "
-        "count a warning once a run, or end the run.",
+        "count a warning once per run, or end the run.",
     )
     error_strategy: Literal["strict", "warn"] = Field(
         default="strict",
-        description="When the cost or the limit cannot be found out: end the run, or count a warning and go on (D-1).",
+        description="When the cost or the limit cannot be determined: end the run, or count a warning and go on (D-1).",
     )
 
     @field_validator("max_cost", "warn_at_percent", mode="before")
@@ -133,7 +137,7 @@ class TokenCostControl(Processor[TokenCostControlOptions]):
         if inspect.isawaitable(limit):
             limit = await limit
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
-            raise ValueError("max_cost gave no positive number")
+            raise ValueError("max_cost did not return a positive number")
         return float(limit)
 
     def _place(self, key: str) -> dict[str, str]:

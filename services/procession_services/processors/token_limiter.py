@@ -63,7 +63,7 @@ class TokenLimiterOptions(Options):
         default="truncate", description="Output: cut what is over the limit, or end the run."
     )
     count_mode: Literal["cumulative", "part"] = Field(
-        default="cumulative", description="Streams: count all chunks together, or each for itself."
+        default="cumulative", description="Streams: count all chunks together, or each by itself."
     )
     trim_mode: Literal["best-fit", "contiguous", "memory-only"] = Field(
         default="best-fit",
@@ -83,7 +83,9 @@ class TokenLimiterOptions(Options):
         if self.trim_mode == _MEMORY_ONLY:
             removed = self.removed_tokens
             if not (math.isfinite(self.limit) and math.isfinite(removed) and 0 <= removed <= self.limit):
-                raise ValueError("memory-only needs a finite limit, and atMaxRemoveTokens from 0 to it")
+                raise ValueError(
+                    "trimMode 'memory-only' needs a finite limit, and atMaxRemoveTokens between 0 and that limit"
+                )
         return self
 
     @property
@@ -103,7 +105,7 @@ class TokenLimiter(Processor[TokenLimiterOptions]):
     def __init__(self, options: TokenLimiterOptions) -> None:
         super().__init__(options)
         if options.encoding not in ("auto", "estimate") and not is_installed():
-            told = f"encoding {options.encoding!r} needs the vocabularies of the extra `tokens`"
+            told = f"encoding {options.encoding!r} needs its vocabulary: install procession[tokens]"
             raise InvalidOptionsError(f"processor {self.id}: {told}", {"encoding": told})
 
     @classmethod
@@ -180,7 +182,7 @@ class TokenLimiter(Processor[TokenLimiterOptions]):
         limit, trim = self.options.limit, self.options.trim_mode
         if not entries:
             args.abort(
-                "The prompt has no message beside system messages; there is nothing to send to a model."
+                "The prompt has no messages besides system messages; there is nothing to send to a model."
             )
         told: dict[str, Any] = {"systemTokens": system, "limit": limit}
         if system + PER_CONVERSATION >= limit:

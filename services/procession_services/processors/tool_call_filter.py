@@ -22,11 +22,11 @@ class ToolCallFilterOptions(Options):
 
     exclude: list[str] | None = Field(
         default=None,
-        description="Names of the tools whose calls are left out; absent: of all tools; an empty list: none.",
+        description="Names of the tools whose calls are left out; absent: all tools; an empty list: none.",
     )
     filter_after_tool_steps: int | None = Field(
         default=None,
-        description="Keep the calls of that many last steps, whatever the tool; absent: those of this run.",
+        description="Keep the calls of this many latest steps, whatever the tool; absent: those of this run.",
     )
     preserve_model_output: bool = Field(
         default=False,

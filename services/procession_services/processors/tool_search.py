@@ -60,7 +60,7 @@ class ToolSearchOptions(KeptOptions):
     search: SearchOptions = Field(default_factory=SearchOptions, description="How to search.")
     storage: Literal["in-memory", "context"] = Field(
         default="in-memory",
-        description="`in-memory`: in the store, per thread. `context`: what the messages in sight found or loaded.",
+        description="`in-memory`: in the store, per thread. `context`: what the visible messages found or loaded.",
     )
     filter: list[ToolRule] = Field(
         default_factory=list, description="Rules by request context; every rule must permit a tool."
@@ -69,7 +69,9 @@ class ToolSearchOptions(KeptOptions):
     @model_validator(mode="after")
     def _something_to_find(self) -> "ToolSearchOptions":
         if "tools" not in self.model_fields_set and not self.include_resolved_tools:
-            raise ValueError("give `tools`, or set `includeResolvedTools`; else there is nothing to find")
+            raise ValueError(
+                "give `tools`, or set `includeResolvedTools`; otherwise there is nothing to find"
+            )
         return self
 
 

@@ -22,7 +22,7 @@ class TrailingAssistantGuardOptions(Options):
 
     models: list[str] | None = Field(
         default=None,
-        description="Models that the run may call. Where none needs the guard, it has no hook and costs nothing.",
+        description="Models that the run may call. If none of them needs the guard, it has no hook and costs nothing.",
     )
     native_schema: bool = Field(
         default=False, description="With `models`: whether a schema goes to the model as a response format."
@@ -37,7 +37,9 @@ class TrailingAssistantGuard(Processor[TrailingAssistantGuardOptions]):
 
     id = "trailing-assistant-guard"
     name = "Trailing Assistant Guard"
-    description = "Adds a user turn for providers that refuse a conversation that ends with the model's."
+    description = (
+        "Adds a user turn for providers that refuse a conversation that ends with a turn of the model."
+    )
 
     @classmethod
     def hooks_for(cls, options: dict[str, Any]) -> frozenset[Hook]:

@@ -32,7 +32,7 @@ class UnicodeNormalizerOptions(LenientOptions):
     """Options of `unicode-normalizer`; null is the default (R-UNI-1)."""
 
     strip_control_chars: bool = Field(
-        default=False, description="Drop control characters but TAB, LF and CR."
+        default=False, description="Drop control characters except TAB, LF and CR."
     )
     preserve_emojis: bool = Field(
         default=True, description="False: drop emojis along with control characters (D-15)."

@@ -32,7 +32,7 @@ class Workspace:
         root: Its path, relative to the working directory of the service or absolute.
 
     Raises:
-        WorkspaceError: It lies outside the directories that the operator allows, or is no directory.
+        WorkspaceError: It lies outside the directories that the operator allows, or is not a directory.
     """
 
     def __init__(self, root: str) -> None:
@@ -40,9 +40,9 @@ class Workspace:
         allowed = os.environ.get(ROOTS) or "."
         roots = [Path(each).resolve() for each in allowed.split(os.pathsep) if each]
         if not any(self.root.is_relative_to(each) for each in roots):
-            raise WorkspaceError(f"the workspace {root!r} is not below a directory of {ROOTS}")
+            raise WorkspaceError(f"the workspace {root!r} is not in a directory that {ROOTS} allows")
         if not self.root.is_dir():
-            raise WorkspaceError(f"the workspace {root!r} is no directory of this service's machine")
+            raise WorkspaceError(f"the workspace {root!r} is not a directory on the machine of this service")
 
     def below(self, path: str) -> Self:
         """The workspace that is a directory of this one; raises WorkspaceError."""
@@ -51,7 +51,7 @@ class Workspace:
         return made
 
     def read(self, path: str, limit: int) -> str:
-        """The text of a file; what is no UTF-8 in it is replaced.
+        """The text of a file; whatever is not valid UTF-8 in it is replaced.
 
         Args:
             path: Relative to the root.

@@ -23,7 +23,7 @@ class WorkspaceInstructionsOptions(Options):
 
     workspace: str | None = Field(
         default=None,
-        description="A directory, as the service's machine sees it; its `file` is read at every step.",
+        description="A directory on the service's machine; its `file` is read at every step.",
     )
     file: str = Field(
         default="AGENTS.md",
@@ -46,7 +46,7 @@ class WorkspaceInstructions(Processor[WorkspaceInstructionsOptions]):
         super().__init__(options)
         own = type(self).instructions is not WorkspaceInstructions.instructions
         if not own and options.workspace is None and options.instructions is None:
-            told = {"workspace": "give `workspace`, a directory, or `instructions`, a text"}
+            told = {"workspace": "give `workspace` (a directory) or `instructions` (a text)"}
             raise InvalidOptionsError(f"processor {self.id}: {told['workspace']}", told)
 
     def instructions(self, args: InputStepArgs) -> str | Awaitable[str | None] | None:  # noqa: ARG002 - for overriding

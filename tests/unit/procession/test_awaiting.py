@@ -86,7 +86,9 @@ async def test_who_is_cancelled_goes_on_though_what_he_waits_for_catches_that(ca
         await asyncio.wait({waiting})
     assert (waiting.cancelled(), deaf.told) == (True, 2)
     (said,) = caplog.messages
-    assert said.startswith("catches its cancellation, and goes on until its process ends: test_awaiting.py:")
+    assert said.startswith(
+        "code ignores its cancellation, and may keep running until its process ends: test_awaiting.py:"
+    )
     deaf.may_end.set()
 
 
@@ -221,7 +223,7 @@ async def test_who_is_cancelled_behind_a_limit_of_its_own_is_left_as_well(by, ca
         await asyncio.wait({task})
     assert task.cancelled() is (by == "somebody")
     assert by == "somebody" or isinstance(task.exception(), TimeoutError)
-    assert caplog.messages[0].startswith("catches its cancellation")
+    assert caplog.messages[0].startswith("code ignores its cancellation")
     deaf.may_end.set()
 
 

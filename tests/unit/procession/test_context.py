@@ -108,7 +108,7 @@ def test_a_context_that_is_no_json_names_the_place_and_whose_state_it_is():
         ctx.to_json("processInput")
     assert (caught.value.code, caught.value.hook) == ("CONTEXT_NOT_JSON", "processInput")
     ctx.state("p")["x"] = [{1}]
-    with pytest.raises(ProcessorError, match=r"state\['x'\]\[0\] is of the type set") as caught:
+    with pytest.raises(ProcessorError, match=r"state\['x'\]\[0\] is of type set") as caught:
         ctx.to_json()
     assert (caught.value.code, caught.value.processor_id) == ("STATE_NOT_JSON", "p")
 
@@ -120,7 +120,8 @@ def test_a_context_that_is_too_long_names_what_has_most_of_it(monkeypatch, state
     ctx.state("p")["x"] = state
     ctx.request_context["x"] = "y" * (900 if whose == "" else 0)
     with pytest.raises(
-        ProcessorError, match=r"the run keeps has \d+ bytes, \d+ of them .*; at most 1000"
+        ProcessorError,
+        match=r"the data of the run has \d+ bytes, \d+ of them in .*; at most 1000 are allowed",
     ) as caught:
         ctx.to_json("processInput")
     told = caught.value

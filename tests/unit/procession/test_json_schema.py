@@ -158,7 +158,7 @@ def test_what_is_unevaluated_is_looked_for_among_few(keyword: str) -> None:
     many: Any = [0] * 10_000 if keyword == "unevaluatedItems" else {str(n): 0 for n in range(10_000)}
     part: dict[str, Any] = {"prefixItems": [{}] * 10_000, "properties": {key: {} for key in many}}
     began = thread_time()
-    with pytest.raises(UnusableSchemaError, match="among more than 1,000 is not checked"):
+    with pytest.raises(UnusableSchemaError, match="are not supported for values with more than 1,000 items"):
         misfits({"allOf": [part], keyword: False}, many)
     assert thread_time() - began < 1
     assert told({keyword: False}, type(many)()) == []

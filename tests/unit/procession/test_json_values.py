@@ -49,9 +49,9 @@ def test_json_travels_as_it_is_with_lists_for_tuples():
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ({1}, "is of the type set"), (b"x", "is of the type bytes"), (object(), "is of the type object"),
-        (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "is of the type datetime"), (Colour.RED, "is of the type Colour"),
-        (Word("x"), "is of the type Word"), (MuteError(), "is of the type MuteError"),
+        ({1}, "is of type set"), (b"x", "is of type bytes"), (object(), "is of type object"),
+        (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "is of type datetime"), (Colour.RED, "is of type Colour"),
+        (Word("x"), "is of type Word"), (MuteError(), "is of type MuteError"),
         (float("nan"), "is nan"), (float("-inf"), "is -inf"), (2**70, "more than 64 bits"),
         (SURROGATE, "half a character"),
     ],
@@ -69,7 +69,7 @@ def test_what_would_not_arrive_as_it_is_is_told_with_its_place(value, told):
     [
         ({1: "a"}, "v has the key 1"),
         ({SURROGATE: 1}, r"v has the key '\\ud800'"),
-        (CYCLE, "nested too deep"),
+        (CYCLE, "nested too deeply"),
         ([Pair(1)], "not JSON serializable: Pair"),
     ],
     ids=["number", "surrogate", "cycle", "named tuple"],
@@ -86,7 +86,7 @@ def nested(levels: int) -> Any:
 
 def test_what_is_given_may_be_put_into_others():
     assert from_json(b"[" * 100 + given(nested(100), "v") + b"]" * 100)
-    with pytest.raises(NotJsonError, match="nested too deep: 100 levels at most"):
+    with pytest.raises(NotJsonError, match="nested too deeply: 100 levels at most"):
         given(nested(101), "v")
 
 

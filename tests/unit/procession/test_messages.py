@@ -635,7 +635,7 @@ def test_whatever_is_made_of_a_message_in_place_is_refused_or_can_be_read(made: 
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        ({"content": "hello"}, r"messages\.1\.content is no object with a list of `parts`"),
+        ({"content": "hello"}, r"messages\.1\.content is not an object with a list of `parts`"),
         ({"content": {"parts": ["hello"]}}, r"messages\.1\.content\.parts\.0 is of type str"),
         ({"content": {"parts": [text(5)]}}, r"messages\.1\.content\.parts\.0\.text is of type int"),
         ({"content": {"parts": [], "metadata": 5}}, r"messages\.1\.content\.metadata is of type int"),

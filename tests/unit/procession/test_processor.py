@@ -120,7 +120,7 @@ class Plain(BaseModel):
         (Plain, "which does not derive from procession.Options"),
         (dict, "dict, which does not derive"),
         (dict[str, int], "which does not derive"),
-        ("LimitOptions", "'LimitOptions', a text; name the class itself"),
+        ("LimitOptions", "the string 'LimitOptions'; name the class itself"),
     ],
 )
 def test_an_option_model_that_is_none_is_told(argument, told):
@@ -133,7 +133,7 @@ def test_an_option_model_that_is_none_is_told(argument, told):
         id = "below"
 
     with pytest.raises(
-        BrokenComponentError, match=rf"^processor below: Wrong is a Processor\[...\] of .*{told}"
+        BrokenComponentError, match=rf"^processor below: the option model of Wrong is .*{told}"
     ):
         Below.build({"word": "y"})
 

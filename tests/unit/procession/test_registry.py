@@ -56,10 +56,10 @@ def register(registry):
         (
             "def register(r):\n  r.add_tool(lambda x: x)",
             2,
-            "is no class derived from Tool (`@tool` makes one",
+            "is not a class derived from Tool (`@tool` makes one",
         ),
-        ("def register(r): r.add_processor(r)", 1, "is no class derived from Processor"),
-        (WITHOUT_ID, 4, 'A has no id; write `id = "my-processor"` into the class'),
+        ("def register(r): r.add_processor(r)", 1, "is not a class derived from Processor"),
+        (WITHOUT_ID, 4, 'A has no id; add `id = "my-processor"` to the class'),
     ],
 )
 def test_a_plugin_that_fails_is_told_with_its_line(tmp_path, monkeypatch, text, line, told):
@@ -101,7 +101,7 @@ def test_two_classes_of_one_id_are_an_error():
     registry, one, other = Registry.load(), processor("mine"), processor("mine")
     registry.add_processor(one)
     registry.add_processor(one)
-    with pytest.raises(TypeError, match="has the id 'mine', too; give one of them another id"):
+    with pytest.raises(TypeError, match="has the id 'mine' too; give one of the two another id"):
         registry.add_processor(other)
     assert registry.processor("mine") is one
     registry.add_processor(own := processor("unicode-normalizer"))
@@ -159,7 +159,7 @@ async def test_factories_may_be_sync_or_async():
 async def test_what_a_factory_returns_must_be_a_list(made):
     registry = Registry()
     registry.factories["made"] = lambda context, options: made
-    with pytest.raises(TypeError, match="and should return a list of ids"):
+    with pytest.raises(TypeError, match="it should return a list of ids"):
         await registry.make_array("made", RequestContext(), {})
 
 

@@ -168,9 +168,9 @@ def test_what_is_wrong_with_a_signal_is_said():
         ({}, "needs `contents`"),
         ({"contents": 1}, "needs `contents`"),
         ({"contents": "x", "text": "y"}, "no key 'text'"),
-        ({"contents": "x", "attributes": ["a"]}, "`attributes` of a signal is an object, not list"),
-        ({"contents": "x", "tagName": "a b"}, "'a b' cannot be a tag"),
-        ({"contents": "x", "tagName": "t", "attributes": {"a>": 1}}, "'a>' cannot be a tag"),
+        ({"contents": "x", "attributes": ["a"]}, "`attributes` of a signal must be an object, not list"),
+        ({"contents": "x", "tagName": "a b"}, "'a b' cannot name a tag"),
+        ({"contents": "x", "tagName": "t", "attributes": {"a>": 1}}, "'a>' cannot name a tag"),
     ]
     for signal, told in wrong:
         with pytest.raises(signals.InvalidSignalError, match=told):

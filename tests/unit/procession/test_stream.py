@@ -94,7 +94,7 @@ async def test_an_unchanged_chunk_is_the_same_object():
 )
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
 async def test_what_is_no_chunk_is_an_error_that_says_so(wrong, on_error):
-    with pytest.raises(ProcessorError, match="allowed are a chunk") as caught:
+    with pytest.raises(ProcessorError, match="it may return a chunk") as caught:
         await through(hook(lambda _args: wrong), [delta("a")], on_error=on_error)
     assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
 

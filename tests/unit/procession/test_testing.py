@@ -275,7 +275,9 @@ async def test_a_choice_of_one_tool_is_spelled_as_the_contract_does():
 @pytest.mark.parametrize("value", [{1}, SURROGATE, 2**70], ids=["set", "surrogate", "long"])
 async def test_a_chunk_that_cannot_be_sent_is_an_error(value):
     kit = ProcessorKit(processor(process_output_stream=lambda args: {**args.part, "x": value}))
-    with pytest.raises(ProcessorError, match=r"a chunk \([a-z-]+\) holds what is not JSON") as caught:
+    with pytest.raises(
+        ProcessorError, match=r"a chunk \([a-z-]+\) contains something that is not JSON"
+    ) as caught:
         await kit.stream(["x"])
     assert caught.value.code == "CHUNK_NOT_SENDABLE"
 
@@ -373,7 +375,7 @@ async def test_a_processor_has_hooks():
 async def test_a_misspelt_hook_is_found(name, meant):
     kind = type("Typo", (Good,), {name: lambda _self, _args: None})
     [problem] = await problems(kind)
-    assert problem.startswith(f"{name} is no hook")
+    assert problem.startswith(f"{name} is not a hook")
     assert meant in problem
 
 
@@ -388,7 +390,7 @@ async def test_a_hook_does_not_yield():
         yield args.part
 
     told = await problems(type("Yields", (Good,), {"process_output_stream": streams}))
-    assert "process_output_stream yields" in told[0]
+    assert "process_output_stream uses yield" in told[0]
 
 
 async def test_what_a_hook_raises_or_returns_wrongly_is_told():
@@ -404,7 +406,7 @@ async def test_state_that_is_not_json_is_told():
     kind = processor(process_output_step=lambda args: args.state.update(seen={args.text}))
     [problem] = await problems(kind, samples=["x"])
     assert "process_output_step fails (NotJsonError): " in problem
-    assert "state['seen'] is of the type set" in problem
+    assert "state['seen'] is of type set" in problem
 
 
 async def test_a_tripwire_is_an_answer():
@@ -423,7 +425,7 @@ async def test_state_on_the_instance_is_found():
             self.seen += args.part["type"] == "text-delta"
             return retext(args.part, f"{self.seen}") if args.part["type"] == "text-delta" else args.part
 
-    assert "a second run gives '3' in place of '2'" in (await problems(Forgetful))[0]
+    assert "a second run gives '3' instead of '2'" in (await problems(Forgetful))[0]
 
 
 async def test_a_text_processor_that_depends_on_the_chunks_is_found():
@@ -436,8 +438,8 @@ async def test_a_text_processor_that_depends_on_the_chunks_is_found():
     await check_processor(kind)
     [problem] = await problems(kind, chunk_safe=True)
     assert (
-        problem
-        == "one character at a time 'Hello, world.' becomes 'Hello, world.', in one piece 'Hello, *****.'"
+        problem == "'Hello, world.' becomes 'Hello, world.' when it comes one character at a time, "
+        "and 'Hello, *****.' in one piece"
     )
 
 

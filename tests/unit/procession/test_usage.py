@@ -47,5 +47,5 @@ async def test_books_in_memory_forget_what_left_the_window():
 
 
 async def test_without_a_service_there_are_no_books():
-    with pytest.raises(ProcessionError, match="no books"):
+    with pytest.raises(ProcessionError, match="usage is not available"):
         await NO_ENVIRONMENT.usage.read("t", "user", "u", None)

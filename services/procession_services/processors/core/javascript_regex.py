@@ -60,10 +60,10 @@ def translate(source: str, flags: str = "g") -> Translated:
     """
     if {"g", "y"} <= set(flags):
         raise ValueError(
-            "flags 'g' and 'y' together (only matches that touch) do not work here; use one of them"
+            "flags 'g' and 'y' together (adjacent matches only) are not supported; use one of them"
         )
     if unknown := "".join(sorted(set(flags) - set(_FLAGS))):
-        raise ValueError(f"unknown flags {unknown!r}; there are d, g, i, m, s, u, v and y")
+        raise ValueError(f"unknown flags {unknown!r}; the flags are d, g, i, m, s, u, v and y")
     translator = _Translator(flags)
     pattern = _TOKEN.sub(translator.token, source)
     if "y" in flags:
@@ -136,7 +136,7 @@ class _Translator:
         """A character as it stands in the pattern."""
         if self._in_class:
             if self._nests and char == "[":
-                raise ValueError("a class in a class (flag 'v') does not work here; write one class")
+                raise ValueError("a class within a class (flag 'v') is not supported; write one class")
             self._in_class = char != "]"
             return rf"\{char}" if char in "[&~|" else char
         self._in_class = char == "["

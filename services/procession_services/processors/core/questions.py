@@ -34,7 +34,7 @@ class ChoiceQuestion(Options):
     type: Literal["choice"] = Field(description="Answered by one of `choices`.")
     question: str = Field(min_length=1, description="What the model is asked.")
     choices: dict[str, str] | list[str] = Field(
-        min_length=2, description="The answers; as an object, each with the words that tell when it is right."
+        min_length=2, description="The answers; as an object, each with a text that says when it is right."
     )
 
     @property
@@ -56,7 +56,7 @@ class Condition(Options):
         default=None,
         ge=0,
         le=1,
-        description="Least probability: of yes (default 0.5), or of the choice (default: whatever it is).",
+        description="Least probability: of yes (default 0.5), or of the choice (default: any).",
     )
 
     def holds(self, answers: Mapping[str, Answer]) -> bool:
@@ -72,13 +72,15 @@ class Condition(Options):
         """What is wrong with it for these questions, or None."""
         question = questions.get(self.question)
         if question is None:
-            return f"there is no question {self.question!r}; there are {', '.join(questions)}"
+            return f"there is no question {self.question!r}; the questions are {', '.join(questions)}"
         if isinstance(question, BooleanQuestion):
             return (
-                f"{self.question!r} is a boolean: give `atLeast`, not `is`" if self.is_ is not None else None
+                f"{self.question!r} is a boolean question: give `atLeast`, not `is`"
+                if self.is_ is not None
+                else None
             )
         if self.is_ not in question.names:
-            return f"{self.question!r} has no choice {self.is_!r}; `is` is one of {', '.join(question.names)}"
+            return f"{self.question!r} has no choice {self.is_!r}; `is` must be one of {', '.join(question.names)}"
         return None
 
 

@@ -78,12 +78,12 @@ def make_rule(name: str, source: str, flags: str, replacement: str) -> Rule:
     """A rule out of a JavaScript regular expression.
 
     Raises:
-        ValueError: It is none, or one that cannot work on a stream; or the replacement could make texts many times as
-            long.
+        ValueError: It is not a valid regular expression, or cannot be used on a stream; or the replacement could make
+            texts many times as long.
     """
     if len(replacement) > _LONGEST or len(_GROUP.findall(replacement)) > _MOST_GROUPS:
         raise ValueError(
-            f"rule {name!r}: the replacement may have {_LONGEST:,} characters and {_MOST_GROUPS} `$` groups"
+            f"rule {name!r}: the replacement may have at most {_LONGEST:,} characters and {_MOST_GROUPS} `$` groups"
         )
     try:
         translated = translate(source, flags)
@@ -101,7 +101,7 @@ class Rules:
         """Compiles.
 
         Raises:
-            ValueError: A pattern is no regular expression.
+            ValueError: A pattern is not a valid regular expression.
         """
         self.scanner = RegexScanner(
             [RegexRule(rule.name, rule.pattern, rule.flags, rule.first_only) for rule in rules], empty=empty

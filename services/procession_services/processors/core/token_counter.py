@@ -130,7 +130,7 @@ def load(encoding: Encoding) -> Tokenizer:
 def _bindings() -> Any:
     spec = _bindings_spec()
     if spec is None or spec.loader is None:
-        raise ModuleNotFoundError(f"{_LIBRARY} is not there; install the extra `tokens`")
+        raise ModuleNotFoundError(f"{_LIBRARY} is not installed; install procession[tokens]")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -36,10 +36,10 @@ class Entry(Options):
 class SearchOptions(Options):
     """How `search_tools` searches."""
 
-    top_k: int = Field(default=5, ge=1, description="Results at the most.")
+    top_k: int = Field(default=5, ge=1, description="Most results that a search returns.")
     min_score: float = Field(default=0, description="Results must score more than this.")
     auto_load: bool = Field(
-        default=False, description="Load what was found at once; `load_tool` is left out then."
+        default=False, description="Load what was found at once; then there is no `load_tool`."
     )
 
 
@@ -55,7 +55,8 @@ class ToolRule(Options):
     )
     deny: list[str] = Field(default_factory=list, description="Not these tools.")
     phases: list[Phase] = Field(
-        default=["search", "load", "active"], description="Where the rule counts: found, loaded, offered."
+        default=["search", "load", "active"],
+        description="What the rule applies to: finding, loading, offering tools.",
     )
 
     def permits(self, names: Iterable[str], context: Mapping[str, Any], phase: Phase) -> bool:

@@ -238,7 +238,7 @@ async def test_a_decision_that_nobody_waits_for_is_one_clear_line(services, serv
     await services.suspend("waits", "c1", fence=1)
     where = "--nats-url", servers.nats_url, "--tenant", services.tenant
     code = await asyncio.to_thread(main, ["approve", "waits", "c2", *where])
-    told = "procession: run waits does not wait for a decision on c2: it waits for c1\n"
+    told = "procession: run waits is not waiting for a decision on c2: it is waiting for c1\n"
     assert (code, capsys.readouterr().err) == (1, told)
 
 
@@ -261,11 +261,11 @@ async def test_a_server_that_is_not_there_is_one_clear_line(procession):
     [
         (
             ("run", "Hi", "--agent", "a"),
-            "no stream at {} takes procession.v1.run.{}.a (are the services running? ",
+            "no stream at {} accepts procession.v1.run.{}.a (are the services running? ",
         ),
         (("attach", "r1"), "the streams at {} do not answer: are the services running?\n"),
         (("approve", "r1", "c1"), "the streams at {} do not answer: are the services running?\n"),
-        (("cancel", "r1"), "no stream at {} takes procession.v1.control.{}.r1 (are the services running? "),
+        (("cancel", "r1"), "no stream at {} accepts procession.v1.control.{}.r1 (are the services running? "),
     ],
 )
 async def test_a_command_says_soon_what_it_waits_for(procession, tmp_path, arguments, told):
@@ -510,7 +510,7 @@ DEEP = "[" * 5000 + "]" * 5000
     [
         ("9" * 30, "procession: request['requestContext']['k'] is an integer of more than 64 bits"),
         ("[" * 150 + "]" * 150, "procession: request['requestContext']['k'][0][0]"),
-        (os.fsdecode(b"\xff"), "procession: request['requestContext']['k'] has half a character"),
+        (os.fsdecode(b"\xff"), "procession: request['requestContext']['k'] contains half a character"),
         (DEEP, f"procession run: error: argument --request-context: '{DEEP[:20]}...' is nested too deeply"),
     ],
     ids=["long", "deep", "not UTF-8", "deeper"],
@@ -589,7 +589,7 @@ async def test_a_wrong_password_for_nats_is_one_clear_line(procession, tmp_path)
         code, _, err = await command.finished()
         client = await procession("run", "Hi", "--agent", "a", PROCESSION_NATS_URL=guarded.nats_url)
         assert (await client.finished())[2].endswith(
-            "(nats: 'Authorization Violation'): are user and password right?\n"
+            "(nats: 'Authorization Violation'): are the user and password correct?\n"
         )
     assert code == 1
     assert err.splitlines()[-1].startswith(

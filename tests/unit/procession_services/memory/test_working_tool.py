@@ -98,7 +98,7 @@ def test_what_is_no_schema_is_refused_when_it_is_built(schema, place):
     for kind in (WorkingMemory.build, UpdateWorkingMemory):
         with pytest.raises(InvalidOptionsError) as caught:
             kind({"schema": schema})
-        assert f"{place} is no JSON Schema" in str(caught.value)
+        assert f"{place} is not a valid JSON Schema" in str(caught.value)
 
 
 def test_the_forms():

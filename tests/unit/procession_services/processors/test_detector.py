@@ -96,7 +96,9 @@ async def test_a_model_that_fails_blocks_unless_the_options_say_warn(reply):
 async def test_a_reply_is_not_told_in_the_logs():
     run = kit(["The user said: secret words"], {"errorStrategy": "warn"})
     await run.input("x")
-    assert run.logs == ["moderation: Moderation failed: openai/judge gave an answer that does not fit (warn)"]
+    assert run.logs == [
+        "moderation: Moderation failed: openai/judge gave an answer that does not fit its schema (warn)"
+    ]
 
 
 async def test_calls_tokens_and_cost_are_counted():

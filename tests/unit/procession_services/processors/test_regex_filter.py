@@ -132,7 +132,7 @@ def test_the_phase_decides_about_the_hooks():
         ({"rules": [{"name": "x", "pattern": r"(?<=a*)b"}]}, "look-behind"),
         ({"rules": [{"name": "x", "pattern": "(a{300}){300}"}]}, "rule 'x': .* more than 20,000 elements"),
         ({"rules": [{"name": "x", "pattern": "/key-[/]+/gi"}]}, "regex: 'key-.*flags: 'gi'"),
-        ({"rules": [{"name": "x", "pattern": r"/key-\d/"}]}, "as in JavaScript code"),
+        ({"rules": [{"name": "x", "pattern": r"/key-\d/"}]}, "as a JavaScript literal"),
         ({"rules": [{"name": "x", "pattern": "a", "replacement": "b" * 1_001}]}, "1,000 characters"),
         ({"rules": [{"name": "x", "pattern": "a", "replacement": "$&" * 17}]}, "16 `.` groups"),
         ({"presets": ["pii"], "streamCarryoverSize": 0}, "streamCarryoverSize"),

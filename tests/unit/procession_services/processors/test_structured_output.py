@@ -239,7 +239,7 @@ class TestOptions:
             ({"model": "m/x"}, "STRUCTURED_OUTPUT_PROCESSOR_SCHEMA_REQUIRED"),
             ({"schema": {}}, "STRUCTURED_OUTPUT_PROCESSOR_MODEL_REQUIRED"),
             ({"schema": {}, "model": None}, "STRUCTURED_OUTPUT_PROCESSOR_MODEL_REQUIRED"),
-            ({"schema": {"type": 5}, "model": "m/x"}, "type is no JSON Schema"),
+            ({"schema": {"type": 5}, "model": "m/x"}, "type is not a valid JSON Schema"),
             ({"schema": {}, "model": "m/x", "errorStrategy": "hope"}, "errorStrategy"),
         ],
     )

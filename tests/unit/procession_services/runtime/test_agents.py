@@ -140,13 +140,13 @@ def test_what_no_message_holds_is_told(written):
     assert problems_of(path) == {
         (
             "agents.a.inputProcessors.0.options.limit",
-            f"is inf, which JSON has not{remedy}",
+            f"is inf, which is not valid JSON{remedy}",
         ),
         (
             "agents.a.inputProcessors.1.options.lastMessages",
             f"is an integer of more than 64 bits{remedy}",
         ),
-        ("agents.a.tools.0.options.most.1", f"is nan, which JSON has not{remedy}"),
+        ("agents.a.tools.0.options.most.1", f"is nan, which is not valid JSON{remedy}"),
         ("agents.a.providerOptions.openai.self.self", "contains itself"),
     }
 

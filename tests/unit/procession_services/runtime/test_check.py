@@ -153,7 +153,7 @@ def test_components_whose_own_code_fails_are_told_with_its_line(registry):
     )
     assert (path, tool_path) == ("agents.a.inputProcessors.0.id", "agents.a.tools.0.id")
     assert first.startswith(f"processor disconnected: RuntimeError: no database ({__file__}:")
-    assert "misnamed: TypeError: hooks_for returned {'process_inputs'}, and should return a set of" in second
+    assert "misnamed: TypeError: hooks_for returned {'process_inputs'}; it should return a set of" in second
     assert third.startswith(f"tool hammer: RuntimeError: no handle ({__file__}:")
 
 
@@ -234,8 +234,13 @@ def test_a_processor_whose_host_cannot_run_it_is_told(registry):
         "agents.a.outputProcessors.0.id",
         "agents.a.prepareStep.id",
     ]
-    assert "no service; use input_processors, llm_gateway" in problems["agents.a.inputProcessors.0.id"]
-    assert "stream and tool-result hooks cannot" in problems["agents.a.outputProcessors.0.id"]
+    assert (
+        "not a service; use one of input_processors, llm_gateway" in problems["agents.a.inputProcessors.0.id"]
+    )
+    assert (
+        "stream and tool-result hooks can only run in output_processors"
+        in problems["agents.a.outputProcessors.0.id"]
+    )
 
 
 def test_models_are_checked_by_the_function_that_knows_them(registry):
@@ -516,7 +521,7 @@ class _Wrapped(Processor[Options]):
     [
         (_Mastra, ["process_input has the signature (self, messages, abort); a hook takes (self, args)"]),
         (_Forgotten, ["process_input has the signature (); a hook takes (self, args)"]),
-        (_Yields, ["process_input yields; return the value, several chunks as a list"]),
+        (_Yields, ["process_input uses yield; return the value instead, and several chunks as a list"]),
         (_Bound, []),
         (_Wrapped, []),
     ],

@@ -314,7 +314,7 @@ class TestParsing:
         [
             ("1" + "0" * 20, "is an integer of more than 64 bits"),
             ("1e400", "is inf"),
-            ("[" * 99 + "1" + "]" * 99, "is nested too deep: 100 levels at most"),
+            ("[" * 99 + "1" + "]" * 99, "is nested too deeply: 100 levels at most"),
         ],
         ids=["number", "infinity", "depth"],
     )
@@ -519,7 +519,7 @@ class TestRefusals:
         ],
     )
     def test_a_schema_that_is_none_is_told_with_its_place(self, schema, field, model):
-        with pytest.raises(RefusedError, match=f"^{field} is no JSON Schema: ") as caught:
+        with pytest.raises(RefusedError, match=f"^{field} is not a valid JSON Schema: ") as caught:
             planned(structuredOutput={"schema": schema, **model})
         assert (caught.value.failure.code, caught.value.failure.field) == ("INVALID_REQUEST", field)
 
