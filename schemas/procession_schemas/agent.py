@@ -142,7 +142,7 @@ ToolChoice = Literal["auto", "none", "required"] | ToolChoiceTool
 
 
 def plain_choice(choice: Any) -> Any:
-    """A choice of tools as it travels; raises ValueError where it is none."""
+    """A choice of tools as it travels; raises ValueError where the value is not one."""
     try:
         given = _TOOL_CHOICE.validate_python(choice)
     except ValidationError:

@@ -45,7 +45,7 @@ class StrictModel(BaseModel):
 
 
 class UnfitError(ValueError):
-    """What was read is no JSON, or does not fit the type; the message says where."""
+    """What was read is not JSON, or does not fit the type; the message says where."""
 
 
 class _ByName(msgspec.StructMeta):
@@ -72,7 +72,7 @@ class WireStruct(msgspec.Struct, metaclass=_ByName, rename="camel", omit_default
         try:
             read: Self = _decoder(cls).decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise UnfitError(f"no {cls.__name__}: {error}") from error
+            raise UnfitError(f"not a valid {cls.__name__}: {error}") from error
         return read
 
     @classmethod
@@ -81,7 +81,7 @@ class WireStruct(msgspec.Struct, metaclass=_ByName, rename="camel", omit_default
         try:
             return msgspec.convert(data, cls, dec_hook=_of_pydantic)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise UnfitError(f"no {cls.__name__}: {error}") from error
+            raise UnfitError(f"not a valid {cls.__name__}: {error}") from error
 
     @classmethod
     def checked(cls, data: object) -> Self:
@@ -161,7 +161,7 @@ def _of_pydantic(cls: type[BaseModel], data: object) -> BaseModel:
     try:
         return cls.model_validate(data)
     except ValidationError as error:  # which quotes what it was given
-        raise ValueError(f"no {cls.__name__}") from error
+        raise ValueError(f"not a valid {cls.__name__}") from error
 
 
 def _json_of_pydantic(value: object) -> msgspec.Raw:
@@ -176,7 +176,7 @@ def _dict_of_pydantic(value: object) -> JsonObject:
 def _pydantics(value: object) -> BaseModel:
     if isinstance(value, BaseModel):
         return value
-    raise TypeError(f"a {type(value).__name__} is no JSON")
+    raise TypeError(f"a value of type {type(value).__name__} is not JSON")
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_json_of_pydantic)

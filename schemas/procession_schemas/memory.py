@@ -38,7 +38,7 @@ class HistoryBudget(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.at_max_remove_tokens is not None and self.at_max_remove_tokens > self.max_tokens:
-            raise ValueError("atMaxRemoveTokens is more than maxTokens")
+            raise ValueError("atMaxRemoveTokens must not be more than maxTokens")
         return self
 
 

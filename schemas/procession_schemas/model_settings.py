@@ -45,7 +45,7 @@ def setting_of(name: str) -> str | None:
 
 
 def unknown_settings(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The names that there are not, those of limits of time included: their places, and what their author is told."""
+    """The names that do not exist, those of time limits included: their places, and what their author is told."""
     for name in settings:
         if name not in SETTINGS:
             yield (name,), f"unknown setting, which is not sent{_meant(name)}"
@@ -60,12 +60,12 @@ def retries_of(settings: Mapping[str, Any]) -> int | None:
     value = settings.get("maxRetries")
     if value is None or (_is_whole(value) and value >= 0):
         return value
-    raise ValueError("maxRetries is a whole number, 0 or more")
+    raise ValueError("maxRetries must be a whole number, 0 or more")
 
 
 def _meant(name: str) -> str:
     near = setting_of(name) or nearest(to_camel(name), SETTINGS)
-    return f"; did you mean {near!r}?" if near else "; what one provider knows belongs in `providerOptions`"
+    return f"; did you mean {near!r}?" if near else "; an option of one provider belongs in `providerOptions`"
 
 
 def _known(settings: JsonObject) -> JsonObject:
@@ -83,18 +83,18 @@ def _misfits(settings: Mapping[str, Any]) -> Iterator[str]:
     given = {name: value for name, value in settings.items() if value is not None}
     for name in _NUMBERS:
         if not _is_number(given.get(name, 0)):
-            yield f"`{name}` is a number"
+            yield f"`{name}` must be a number"
     for name in _WHOLE_NUMBERS:
         if not _is_whole(given.get(name, 0)):
-            yield f"`{name}` is a whole number"
+            yield f"`{name}` must be a whole number"
     if not _are_stops(given.get("stopSequences", ())):
-        yield "`stopSequences` is an array of texts"
+        yield "`stopSequences` must be an array of strings"
     if not _are_headers(given.get("headers", {})):
-        yield "`headers` is an object of texts"
+        yield "`headers` must be an object of strings"
     limits = given.get("timeout", 0)
     times = limits if isinstance(limits, Mapping) else {"": limits}
     if not all(_is_time(time) for name, time in times.items() if name in ("", *_LIMITS)):
-        yield f"`timeout` is a number of milliseconds, or an object of such, by name: {', '.join(_LIMITS)}"
+        yield f"`timeout` must be a number of milliseconds, or an object of such numbers: {', '.join(_LIMITS)}"
 
 
 def _is_number(value: Any) -> bool:

@@ -8,7 +8,7 @@ from pydantic_core import from_json
 from procession_schemas import subjects
 
 LONGEST: Final = 128
-"""Subjects take longer ones: versions of before gave runs such names."""
+"""Subjects take longer ones: earlier versions gave runs such names."""
 
 
 def valid_id(value: str) -> str:

@@ -148,7 +148,7 @@ def _of_a_request(place: Place) -> str:
     if camel in _OF_OTHERS:
         return f"; {_OF_OTHERS[camel]}"
     if camel in _FIELDS and name == to_snake(camel):  # alone it would have been taken
-        return f"; `{camel}` is given, too"
+        return f"; `{camel}` is also given"
     return _near(camel, _FIELDS)
 
 
@@ -174,7 +174,7 @@ def short(text: str) -> str:
 
 
 def misfit(error: ValidationError, prefix: str = "", body: Any = None) -> Failure:
-    """A request that is none: the first wrong field as the field, the first 20 of them in the message.
+    """A request that does not fit: the first wrong field as the field, the first 20 of them in the message.
 
     `prefix` is where the value stood in the request; see `placed` for `body`.
     """

@@ -120,7 +120,7 @@ async def test_each_step_of_an_end_is_done_whatever_becomes_of_the_others(own, m
     assert done == ["first", "last", "redis"]
     assert host.bus.client.is_closed
     assert "of a step" in caplog.text
-    assert "not ended in time" in caplog.text
+    assert "could not stop cleanly in time" in caplog.text
 
 
 async def test_a_service_that_is_told_to_stop_while_nats_and_redis_are_away_does(own, tmp_path):

@@ -162,7 +162,7 @@ async def test_a_model_that_cannot_be_called_is_told(deployed, monkeypatch):
     wrong, _ = await deployed.check(redis=False)
     who = "(reported by llm_gateway)"
     key = "needs ANTHROPIC_API_KEY in the environment of the gateway (in compose: secrets/providers.env)"
-    nobody = "unknown: write provider/name, with a provider of LiteLLM"
+    nobody = "unknown: write provider/name, with a provider that LiteLLM knows"
     told = [f"models: anthropic/claude-sonnet-4-5: {key} {who}", f"models: nobody/nothing: {nobody} {who}"]
     assert wrong == told
     wrong, _ = await deployed.check(redis=False, call_models=True)
@@ -259,7 +259,7 @@ async def test_a_service_with_another_redis_is_told_and_says_what_it_drops(
     ):
         found = await check_deployment(Settings(nats_url=servers.nats_url))
         handle = await system.start({"chunks": ["unheard"]}, agent={"timeout": 0.5})
-        await until(lambda: "of whose run Redis knows nothing" in caplog.text)
+        await until(lambda: "Redis does not know its run" in caplog.text)
         assert (await handle.result(timeout=20)).status == "failed"
     [told] = [str(each) for each in found.problems if not each.warning]
     assert told.startswith("PROCESSION_REDIS_URL: differs between replicas")

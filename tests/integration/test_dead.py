@@ -335,7 +335,7 @@ async def test_a_control_that_says_nothing_is_buried_at_once_and_logged(
         await bus.publish_stored(subjects.control("acme", run), body.encode(), message_id=run)
         assert await buried.get() == body.encode()
     [letter] = [each for each in await all_letters(bus.js) if each.subject == subjects.control("acme", run)]
-    assert letter.reason.startswith("the control cannot be read: ")
+    assert letter.reason.startswith("the control message cannot be read: ")
     assert why in letter.reason
     assert why in caplog.text
     assert "delivery 1" not in caplog.text, "no further delivery can help"

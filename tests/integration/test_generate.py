@@ -56,24 +56,27 @@ async def test_a_provider_that_refuses_is_a_failed_call(models):
 
 async def test_a_question_that_is_too_long_says_so(models):
     prompt = [{"role": "user", "content": "x" * 20_000_000}]
-    with pytest.raises(ModelCallError, match="bytes; the broker takes"):
+    with pytest.raises(ModelCallError, match="bytes, but NATS accepts at most"):
         await models.generate(request(prompt=prompt), tenant="acme")
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"prompt": "what?"}, r"is none: prompt: "),
-        ({"prompt": ["what?"]}, r"is none: prompt\.0: "),
-        ({"schema": "object"}, r"is none: schema: "),
-        ({"model_settings": {"temperature": "hot"}}, r"is none: model_settings: `temperature` is a number"),
-        ({"prompt": [{"role": "user", "content": "\ud83d"}]}, "is no JSON: "),
-        ({"prompt": [{"role": "user", "content": object()}]}, "is no JSON: "),
+        ({"prompt": "what?"}, r"is invalid: prompt: "),
+        ({"prompt": ["what?"]}, r"is invalid: prompt\.0: "),
+        ({"schema": "object"}, r"is invalid: schema: "),
+        (
+            {"model_settings": {"temperature": "hot"}},
+            r"is invalid: model_settings: `temperature` must be a number",
+        ),
+        ({"prompt": [{"role": "user", "content": "\ud83d"}]}, "cannot be written as JSON: "),
+        ({"prompt": [{"role": "user", "content": object()}]}, "cannot be written as JSON: "),
     ],
 )
 async def test_a_question_that_cannot_be_sent_is_a_failed_call(models, wrong, told):
     """Guards expect a `ModelCallError`, whatever the reason: their `errorStrategy` decides about it."""
-    with pytest.raises(ModelCallError, match=f"the question to openai/mock:chunks=3 {told}"):
+    with pytest.raises(ModelCallError, match=f"the request to openai/mock:chunks=3 {told}"):
         await models.generate(request(**wrong), tenant="acme")
 
 

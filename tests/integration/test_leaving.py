@@ -51,7 +51,7 @@ async def test_in_a_callback_the_log_tells_of_it(process, system, what):
     way = {"what": what, "way": "in a callback"}
     result, _ = await system.run(ANSWER, agent={"inputProcessors": [{"id": "leave", "options": way}]})
     assert (result.status, result.text) == ("finished", "made")
-    await process.says(f"a task, or a callback, of a processor or tool raised {RAISED[what]} at ")
+    await process.says(f"a task or callback of a processor or tool raised {RAISED[what]} at ")
 
 
 @pytest.mark.parametrize("what", RAISED)

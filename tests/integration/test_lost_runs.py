@@ -248,7 +248,7 @@ async def test_orchestrators_with_another_redis_end_nobody(system, servers, tmp_
     assert (await waiting.result()).status == "suspended"
 
     async def have_decided():
-        told = [record for record in caplog.records if "which is for the orchestrators" in record.message]
+        told = [record for record in caplog.records if "waiting for the orchestrators" in record.message]
         return len(told) == 2
 
     async with own_servers(tmp_path, nats=False) as other:

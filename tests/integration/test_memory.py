@@ -323,7 +323,7 @@ async def test_messages_wait_for_an_embedding_model_that_is_away(tmp_path, resou
         ):
             async with system.inside("llm_gateway", api_base="http://127.0.0.1:1/v1"):
                 await system.client.memory.save("t1", resource, ["my dog is called Rex"])
-                await until(lambda: "the index waits" in caplog.text)
+                await until(lambda: "indexing for semantic recall is paused" in caplog.text)
             async with system.inside("llm_gateway"):
                 await indexed(system.client.memory)
                 _, shown = await say(system, "what is my dog called", RECALL, "t2", resource)

@@ -52,7 +52,7 @@ async def test_a_request_that_cannot_be_answered_is_logged_and_the_next_one_is_a
         assert await bus.request("test.fragile", b"good", 10) == b"good"
         await bus.close()
     assert [(r.levelname, r.getMessage()) for r in caplog.records if "test.fragile" in r.getMessage()] == [
-        ("ERROR", "a request on test.fragile was not answered: who asked asks again")
+        ("ERROR", "a request on test.fragile failed and was not answered; the sender asks again")
     ]
 
 

@@ -97,7 +97,7 @@ async def test_what_one_had_that_is_gone_is_given_back_once(team, caplog):
     await asyncio.gather(*(team.peers().look() for _ in range(4)))
     await team.peers().look()
     assert team.hands.given_back == [(lost, kept)]
-    assert "gone, so others get what they had in hand: gone-" in caplog.text
+    assert "replicas are gone, so their work goes to others: gone-" in caplog.text
 
 
 async def test_so_is_what_had_come_to_it_from_one_that_is_gone_since_before(team):

@@ -50,7 +50,9 @@ class TestStreamErrors:
         model = system.script({"chunks": ["Hel", "lx"], "finish_reason": "error"})
         result, chunks = await system.run(agent={"model": model, "outputProcessors": chain})
         assert (result.status, result.finish_reason, result.error.code) == ("failed", "error", "MODEL_FAILED")
-        assert result.error.message == "the answer ended with finish reason 'error', and no error was told"
+        assert (
+            result.error.message == "the answer ended with finish reason 'error', but no error was reported"
+        )
         assert [chunk["type"] for chunk in chunks].count("error") == 1
         assert result.usage["inputTokens"]
 

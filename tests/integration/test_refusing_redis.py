@@ -107,7 +107,7 @@ async def forbidden(redis, *rules, user="default"):
 async def test_a_request_that_redis_does_not_allow_is_told_so_at_once(running, caplog):
     system, redis = running
     async with forbidden(redis, "-hset"):
-        with pytest.raises(RequestRejectedError, match="Redis does not allow the orchestrator its work"):
+        with pytest.raises(RequestRejectedError, match="the orchestrator's Redis user lacks a permission"):
             await system.run({"chunks": ["x"]})
     assert "Redis denies permission" in caplog.text
     assert "delivery 2" not in caplog.text

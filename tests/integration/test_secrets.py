@@ -207,7 +207,7 @@ async def test_what_was_said_and_what_is_secret_stays_where_it_belongs(world):
         "invoke_agent test",
         "of procession.v1.work.tools.acme.run-x failed",
         "tool quote of run",
-        "its observer gave none",
+        "the observer failed or returned nothing",
     ):
         assert line in logs, "spans, messages that nobody can read, and tools that fail are told of"
     for word in (*SAID, KEY, *world.passwords()):

@@ -138,7 +138,7 @@ async def test_a_full_queue_is_told_and_the_same_request_may_come_again(own_serv
         gate, first = await held(system)
         second = await accepted(await system.start(HELLO))
         agent = {"model": system.script(HELLO)}
-        with pytest.raises(LimitExceededError, match="1 runs that wait; 1 may") as raised:
+        with pytest.raises(LimitExceededError, match="1 runs waiting; at most 1 may wait") as raised:
             await finished(await system.start(agent=agent, run_id="patient"))
         failure = raised.value.failure
         assert failure.code == "TOO_MANY_RUNS"
@@ -180,7 +180,7 @@ async def test_a_day_that_is_used_up_refuses_until_the_next_one(own_servers, tmp
         for tenant in (system.client.tenant, "rich"):
             ledger.add(tenant, {"run": "r"}, "m/m", {"inputTokens": 90, "outputTokens": 20}, 0.1)
         await ledger.drain()
-        with pytest.raises(LimitExceededError, match="110 of the 100 tokens of this day") as raised:
+        with pytest.raises(LimitExceededError, match="110 of the 100 tokens for today") as raised:
             await finished(await system.start(HELLO))
         assert raised.value.failure.code == "BUDGET_EXCEEDED"
         assert 0 < raised.value.retry_after <= 86_400

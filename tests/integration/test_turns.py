@@ -131,7 +131,7 @@ async def test_reject_answers_at_once_and_leaves_nothing(system, talk):
     assert (result.status, result.error.code, result.error.field) == (
         "failed", "THREAD_BUSY", "memory.concurrency",
     )  # fmt: skip
-    assert f"run {one.run_id} is at work" in result.error.message
+    assert f"run {one.run_id} is using the thread" in result.error.message
     assert [chunk["type"] for chunk in chunks] == ["error"]
     await gate.open()
     await finished(one)

@@ -53,10 +53,12 @@ class GuardAnswers:
         except BaseException as error:  # whatever it is, the gateway must not wait for it
             if is_ours(error):
                 raise
-            log.exception("the guard %s could not be asked", request.guard.processor.instance)
-            return _told("INTERNAL", f"the guard {request.guard.processor.instance} could not be asked")
+            log.exception("the guard %s could not be run", request.guard.processor.instance)
+            return _told("INTERNAL", f"the guard {request.guard.processor.instance} could not be run")
         if len(told) > self._max_reply:
-            return _told("INTERNAL", f"the reply has {len(told)} bytes; the broker takes {self._max_reply}")
+            return _told(
+                "INTERNAL", f"the reply has {len(told)} bytes, but NATS accepts at most {self._max_reply}"
+            )
         return told
 
     async def _judge(self, request: GuardRequest, command: WorkCommand) -> GuardReply:
@@ -80,7 +82,7 @@ class GuardAnswers:
         if messages is None:
             messages = await self._executor.environment.store(command.tenant).get(request.messages_key or "")
         if messages is None:
-            raise LookupError(f"the conversation is not there: {request.messages_key}")
+            raise LookupError(f"the conversation is not in Redis: {request.messages_key}")
         new_id = id_maker(command, f".g{request.guard.index}")
         ctx = restore(command, None, new_id)
         ctx.messages = MessageList.deserialize(messages, new_id=new_id, now=now_iso)
@@ -96,8 +98,8 @@ async def _run(ctx: RunContext, link: Link, calls: Calls) -> None:
     await hooks.run_input(ctx, [link], calls)
     with calls.taking(ctx, link, Hook.INPUT):
         if _fixed(ctx) != before:
-            text = "changed the messages or the request context; beside the model it can only abort"
-            raise wrong(link, Hook.INPUT, CHANGED, f"{text}: set parallel: false")
+            text = "changed the messages or the request context, but beside the model it may only abort"
+            raise wrong(link, Hook.INPUT, CHANGED, f"{text}; set parallel: false")
         ctx.check_states(Hook.INPUT.value)
 
 

@@ -76,7 +76,7 @@ class EmbeddingAnswers:
             self._ledger.add(tenant, {}, request.model, reply.usage, reply.cost)
         told = reply.to_json()
         if len(told) > self._max_reply:
-            what = f"the vectors have {len(told)} bytes; the broker takes {self._max_reply}"
+            what = f"the vectors take {len(told)} bytes, but NATS accepts at most {self._max_reply}"
             return EmbedReply(error=what).to_json()
         return told
 
@@ -85,7 +85,7 @@ class EmbeddingAnswers:
             return EmbedReply(error=unknown_model(request.model, "embedding model"))
         if refused := sorted(request.options.keys() - OPTIONS):
             known = ", ".join(sorted(OPTIONS))
-            return EmbedReply(error=f"embedderOptions may not set {', '.join(refused)}; they know {known}")
+            return EmbedReply(error=f"embedderOptions may not set {', '.join(refused)}; known: {known}")
         with telemetry.observer().embedding(request.model) as done:
             made = await embed(self._provider, request.model, request.texts, request.options, self._api_base)
             done(made.tokens, made.cost)
@@ -94,7 +94,7 @@ class EmbeddingAnswers:
 
 
 def _told(model: str, error: ProviderError) -> str:
-    """What went wrong, without the provider's words: they may quote the texts, and who asks logs it."""
+    """What went wrong, without the provider's words: they may quote the texts, and whoever asks logs it."""
     status = "" if error.status_code is None else f" (status {error.status_code})"
     return f"{model} failed: {error.name}{status}"
 

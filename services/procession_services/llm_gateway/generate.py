@@ -24,7 +24,7 @@ from procession_services.runtime.ledger import Ledger
 log = logging.getLogger(__name__)
 CONCURRENCY = 64
 """Questions that one gateway asks at the same time for one tenant; further ones wait."""
-BUSY = GenerateReply(error="the llm_gateway has too many open questions; ask again later").to_json()
+BUSY = GenerateReply(error="the llm_gateway has too many open requests; ask again later").to_json()
 
 
 class Generator:
@@ -56,7 +56,7 @@ class Generator:
             if len(told) > self._max_reply:
                 told = reply.model_copy(update={"chunks": []}).to_json()
         except Exception as error:  # whatever it is: without an answer, another gateway would be asked
-            log.exception("an answer of %s cannot be given on", request.model)
+            log.exception("a processor's request to %s failed unexpectedly", request.model)
             return GenerateReply(error=f"{request.model} failed: {type(error).__name__}").to_json()
         return told if len(told) <= self._max_reply else _too_long(len(told), self._max_reply)
 
@@ -123,4 +123,4 @@ def _failed(request: GenerateRequest, error: ProviderError) -> str:
 
 
 def _too_long(size: int, limit: int) -> bytes:
-    return GenerateReply(error=f"the answer has {size} bytes; the broker takes {limit}").to_json()
+    return GenerateReply(error=f"the answer has {size} bytes, but NATS accepts at most {limit}").to_json()

@@ -115,12 +115,13 @@ class Guards:
     async def _ask(self, ref: ProcessorRef, tenant: str, body: bytes, inbox: Inbox) -> GuardReply:
         """Asks one guard."""
         if not self._bus.fits(body):
-            raise _failed(ref, f"is asked with {len(body)} bytes; the broker takes {self._bus.max_payload}")
+            size = f"has {len(body)} bytes, but NATS accepts at most {self._bus.max_payload}"
+            raise _failed(ref, f"the request to the guard {ref.instance} {size}")
         silent = _Silent()
         try:
             return GuardReply.model_validate_json(await self._told(ref, tenant, body, inbox, silent))
         except TimeoutError:
-            text = f"no verdict of {ref.instance} within {_seconds(ref):g} s; {silent.why()}"
+            text = f"no verdict from {ref.instance} within {_seconds(ref):g} s; {silent.why()}"
             raise _failed(ref, text, code="PROCESSOR_TIMEOUT", name="TimeoutError") from None
         except ValidationError as error:
             raise _failed(ref, f"the verdict of {ref.instance} cannot be read: {error}") from error
@@ -155,8 +156,10 @@ class _Silent:
         """Why there is no verdict."""
         if not self.replicas:
             return f"is {SERVICE} up?"
-        asked = f"{self.replicas + 1} replicas of {SERVICE} were asked, one after the other"
-        return f"{asked}, and fell silent: does the guard end its process, or block it? Their logs say"
+        asked = f"{self.replicas + 1} replicas of {SERVICE} were asked in turn"
+        return (
+            f"{asked}, and all fell silent: the guard may have ended or blocked its process (see their logs)"
+        )
 
 
 def _seconds(ref: ProcessorRef) -> float:

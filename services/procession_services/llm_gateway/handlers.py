@@ -101,8 +101,8 @@ class ModelRunner:
             )
         if op.keyless and not is_withholdable(config.model):
             raise _unsupported(
-                f"the request names {op.api_base}, so no key goes there, and the credentials of {config.model!r} "
-                "cannot be withheld; name it in PROCESSION_API_BASES or in a configured agent"
+                f"the request names the API base {op.api_base}, which must not get a key, but the credentials of "
+                f"{config.model!r} cannot be withheld; name it in PROCESSION_API_BASES or in a configured agent"
             )
         prompt = ctx.prompt if ctx.prompt is not None else shared_prompt(ctx.messages)
         if structured and structured.json_prompt_injection:

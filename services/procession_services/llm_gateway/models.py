@@ -45,7 +45,9 @@ class ModelsAnswers:
 
     async def _wrong(self, use: ModelUse, *, call: bool) -> Problem | None:
         if not self._provider.knows(use.model):
-            return Problem("models", use.model, "unknown: write provider/name, with a provider of LiteLLM")
+            return Problem(
+                "models", use.model, "unknown: write provider/name, with a provider that LiteLLM knows"
+            )
         if missing := ", ".join(self._missing(use)):
             told = f"needs {missing} in the environment of the gateway (in compose: secrets/providers.env)"
             return Problem("models", use.model, told)

@@ -159,15 +159,15 @@ async def handle(
     except TimeoutError:
         return _told(RefusedError("STORE_UNAVAILABLE", "Redis does not answer; ask again later"))
     except Exception:  # whatever ails the store, who asks gets an answer
-        log.exception("the request %s failed", operation)
-        return _told(RefusedError("INTERNAL", f"the request {operation} failed; the service's log says why"))
+        log.exception("the memory operation %s failed", operation)
+        return _told(
+            RefusedError("INTERNAL", f"the operation {operation} failed; the memory service's log says why")
+        )
 
 
 def too_long(size: int, limit: int) -> Reply:
-    """What is answered in the place of an answer of so many bytes, where the broker takes fewer."""
-    text = (
-        f"the answer has {size:,} bytes, and the broker takes {limit:,}: ask for a smaller page (`perPage`)"
-    )
+    """What is answered in the place of an answer of so many bytes, where NATS takes fewer."""
+    text = f"the answer has {size:,} bytes, but NATS accepts at most {limit:,}; ask for a smaller page (`perPage`)"
     return _told(RefusedError("ANSWER_TOO_LONG", text))
 
 
@@ -309,7 +309,7 @@ async def _set_note(memory: Memory, request: SetNoteRequest) -> Reply:
         expected = request.expected if fixed else await memory.store.note(*home)
         if await memory.store.replace_note(*home, request.note, expected=expected):
             return {"note": request.note}
-    raise RefusedError("NOTE_CHANGED", "the working memory says something else by now", "expected")
+    raise RefusedError("NOTE_CHANGED", "the working memory was changed in the meantime", "expected")
 
 
 async def _update_note(memory: Memory, request: UpdateNoteRequest) -> Reply:
@@ -379,5 +379,5 @@ OPERATIONS = {operation: body for operation, (body, _) in _OPERATIONS.items()}
 def _find(operation: str) -> _Operation:
     if operation not in _OPERATIONS:
         known = ", ".join(OPERATIONS)
-        raise RefusedError("UNKNOWN_OPERATION", f"unknown operation {operation[:60]!r}; there are {known}")
+        raise RefusedError("UNKNOWN_OPERATION", f"unknown operation {operation[:60]!r}; known: {known}")
     return _OPERATIONS[operation]

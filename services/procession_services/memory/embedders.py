@@ -75,7 +75,7 @@ class GatewayEmbedder:
             ) from None
         except ValidationError as error:
             raise EmbeddingError(
-                "the llm_gateway's reply cannot be read; is it of another version?"
+                "the llm_gateway's reply cannot be read; does it run another version?"
             ) from error
         if reply.error is not None:
             raise EmbeddingError(reply.error, retryable=reply.retryable)

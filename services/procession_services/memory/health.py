@@ -16,7 +16,7 @@ async def vector_problems(vectors: ChromaVectors, embedders: Embedders, settings
     try:
         indexes = await vectors.indexes()
     except VectorsUnavailableError as error:
-        return [Problem(where, "", f"{error}: is it running? Runs go on without recall")]
+        return [Problem(where, "", f"{error}: is it running? Runs continue without semantic recall")]
     if not indexes:
         return []
     try:
@@ -25,8 +25,8 @@ async def vector_problems(vectors: ChromaVectors, embedders: Embedders, settings
         return [Problem("PROCESSION_EMBEDDER", "", str(error))]
     found = [
         Problem(
-            where, name, f"was made with {made} ({size} dimensions), and the embedder is now {embedder}: agents "
-            "without an embedder of their own cannot use it; `procession memory reindex` makes it anew", warning=True,
+            where, name, f"was made with {made} ({size} dimensions), but the embedder is now {embedder}: agents "
+            "without an embedder of their own cannot use it; rebuild it with `procession memory reindex`", warning=True,
         )
         for name, made, size in indexes
         if made != embedder

@@ -55,7 +55,7 @@ class Indexer:
             except Exception as error:  # noqa: BLE001 - whatever ails a store must not end the worker
                 if _will_pass(error, waits):
                     if not waits:
-                        log.warning("the index waits: %s", error)
+                        log.warning("indexing for semantic recall is paused: %s", error)
                     waits += 1
                 else:
                     failures += 1
@@ -64,7 +64,7 @@ class Indexer:
                         return True
             else:
                 if waits:
-                    log.warning("the index goes on")
+                    log.warning("indexing for semantic recall resumes")
                 return True
             await self._pause(_PAUSES[min(failures + waits, len(_PAUSES)) - 1])
 
@@ -84,7 +84,7 @@ class Indexer:
                 await self._reindex(job["tenant"], job.get("embedder"))
             case kind:
                 log.warning(
-                    "a job of the unknown kind %r is left out; is a replica of another version?", kind
+                    "skipping an index job of unknown kind %r; does a replica run another version?", kind
                 )
 
     async def _upsert(self, job: dict[str, Any]) -> None:
@@ -161,8 +161,12 @@ def _will_pass(error: Exception, waits: int) -> bool:
 
 def _give_up(job: dict[str, Any], error: Exception) -> None:
     known = isinstance(error, EmbedderChangedError | EmbeddingError)
-    what = f"{len(job.get('entries', ()))} messages of tenant {job.get('tenant')} are not indexed"
-    told = str(error) if known else f"a job of kind {job.get('kind')} failed"
+    size = len(job.get("entries", ()))
+    what = f"an index job ({job.get('kind')}, {size} messages) of tenant {job.get('tenant')} was given up"
+    told = str(error) if known else "unexpected error"
     log.error(
-        "%s: %s; `procession memory reindex` makes up for it", what, told, exc_info=None if known else error
+        "%s: %s; repair the index with `procession memory reindex`",
+        what,
+        told,
+        exc_info=None if known else error,
     )

@@ -44,7 +44,7 @@ class Lanes:
     async def run(self) -> None:
         """Works until it is cancelled; what is not done then is done by another replica."""
         try:
-            await repeated("work on a queue", _PAUSE_SECONDS, self._look, at_once=True)
+            await repeated("looking for queued memory jobs", _PAUSE_SECONDS, self._look, at_once=True)
         finally:
             await ended(*(lane for lanes in self._lanes.values() for lane in lanes))
 
@@ -55,7 +55,7 @@ class Lanes:
     def _open(self, tenant: str) -> None:
         lanes = self._lanes.setdefault(tenant, set())
         if len(lanes) < self._at_once:
-            spawned(lanes, f"work on a queue for tenant {tenant}", self._lane(tenant))
+            spawned(lanes, f"working on the memory jobs of tenant {tenant}", self._lane(tenant))
 
     async def _lane(self, tenant: str) -> None:
         """Does one job of the tenant after the other, until there is none."""

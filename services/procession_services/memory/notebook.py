@@ -76,7 +76,7 @@ class Notebook:
                 return before
             if await self.store.replace_note(*self.home, after.text(), expected=stored, kind="observations"):
                 return after
-        raise ModelCallError("the notes are being changed by others all the time")
+        raise ModelCallError("others kept changing the notes")
 
     def unseen(self, observed: Observed, messages: Sequence[Message]) -> list[Message]:
         """The messages that the observer can note next: in no note, and not of the last turn."""
@@ -124,7 +124,7 @@ class Notebook:
         )
         answer = await ask(request)
         if not answer.text.strip():
-            raise ModelCallError("the notes are empty")
+            raise ModelCallError("the model returned empty notes")
         return answer
 
 

@@ -57,7 +57,7 @@ class ObservationalMemory(Processor[ObservationalMemoryOptions]):
 
         Raises:
             MemoryScopeError: There is no store here.
-            TripWire: There is far too much in no note, and the observer gives none (R-OM-3).
+            TripWire: Messages or notes are far too long, and the observer makes no new notes (R-OM-3).
         """
         here = conversation(args.request_context, args.message_list)
         if here is None:
@@ -85,7 +85,7 @@ class ObservationalMemory(Processor[ObservationalMemoryOptions]):
             try:
                 await self._note(args, book)
             except ModelCallError:
-                args.services.warn("the observer gave no answer; the next run asks again")
+                args.services.warn("the observer made no notes; the next run asks it again")
 
     async def _recall(self, args: InputStepArgs, here: Conversation) -> str:
         """Adds the messages that are in no note to the conversation; gives the notes, as the model is told them."""
@@ -116,7 +116,9 @@ class ObservationalMemory(Processor[ObservationalMemoryOptions]):
         try:
             return await self._note(args, book)
         except ModelCallError:  # its text may quote the conversation
-            args.abort("Observation failed: there is far too much in no note, and the observer gave none")
+            args.abort(
+                "Observation failed: messages or notes are far too long, and the observer made no new notes"
+            )
 
     def _too_much(self, observed: Observed, messages: list[Message]) -> bool:
         options = self.options
@@ -155,7 +157,7 @@ class ObservationalMemory(Processor[ObservationalMemoryOptions]):
         options, ask = self.options, args.services.generate
         async with current_memory().observers.alone(book) as alone:
             if not alone:
-                raise ModelCallError("another observer is at work on the thread for too long")
+                raise ModelCallError("another observer has been at work on the thread for too long")
             observed, messages = await self._activate(args, book, (await book.load())[1])
             while tokens(messages) > options.observation.message_tokens:
                 if not (unseen := book.unseen(observed, messages)):

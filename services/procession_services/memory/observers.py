@@ -83,7 +83,9 @@ class Observers:
         try:
             return await self.work(job)
         except ModelCallError:
-            log.warning("no notes were made for tenant %s: its observer gave none", job.get("tenant"))
+            log.warning(
+                "no notes were made for tenant %s: the observer failed or returned nothing", job.get("tenant")
+            )
         except Exception as error:  # noqa: BLE001 - the next run of the thread queues it again
             log.warning("no notes were made for tenant %s: %s", job.get("tenant"), type(error).__name__)
         return True

@@ -42,10 +42,10 @@ class Memory:
         """Who makes notes behind the runs.
 
         Raises:
-            MemoryScopeError: There is nobody here.
+            MemoryScopeError: There are no observers here.
         """
         if self.background is None:
-            raise MemoryScopeError("no observers here: observational memory needs the memory service")
+            raise MemoryScopeError("there is no observer here: observational memory needs the memory service")
         return self.background
 
     @property
@@ -53,10 +53,13 @@ class Memory:
         """What finds messages by their meaning.
 
         Raises:
-            MemoryScopeError: There is none here.
+            MemoryScopeError: There is no index here.
         """
         if self.recall is None:
-            raise MemoryScopeError("no index here: semantic recall needs the memory service")
+            raise MemoryScopeError(
+                "there is no index here: semantic recall needs the memory service, with PROCESSION_CHROMA_URL or "
+                "PROCESSION_CHROMA_PATH"
+            )
         return self.recall
 
 
@@ -85,7 +88,7 @@ def current_memory() -> Memory:
         return _memory.get()
     except LookupError:
         raise MemoryScopeError(
-            "no memory here: run this processor in the memory service (`acting_for`)"
+            "there is no message store here: run this processor in the memory service, or within `acting_for`"
         ) from None
 
 

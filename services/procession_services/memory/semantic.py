@@ -64,7 +64,7 @@ class SemanticRecall(Processor[SemanticRecallOptions]):
         try:
             found = await self._found(here, question)
         except Exception as error:  # noqa: BLE001 - embedder, index and store fail in many ways; none may end the run
-            _warn(args, "nothing could be recalled by meaning", error)
+            _warn(args, "semantic recall failed", error)
             return messages
         present = {answer_id(args.run_id), *(message["id"] for message in messages.get.all.db())}
         told = [message for message in found if message["role"] != "system"]

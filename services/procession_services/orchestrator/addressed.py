@@ -8,10 +8,10 @@ __all__ = ["addressed", "derived_run_id", "run_id_of"]
 
 
 def addressed(delivery: Delivery) -> tuple[str, str]:
-    """The tenant and, of a request, the agent, of a control the run; streams of before took other subjects, too.
+    """The tenant, and the agent of a request or the run of a control; older streams also took other subjects.
 
     Raises:
-        HopelessError: The subject has not these tokens, or has characters in them that no subject of ours has.
+        HopelessError: The subject lacks these tokens, or they have characters that no subject of ours has.
     """
     kind, *tokens = subjects.parse(delivery.subject)
     last = "run" if kind == "control" else "agent"
@@ -27,7 +27,7 @@ def addressed(delivery: Delivery) -> tuple[str, str]:
 
 
 def derived_run_id(delivery: Delivery) -> str:
-    """The id of the run that a request begins which names none."""
+    """The id of the run that a request without a run id begins."""
     return derived_id(delivery.message_id, delivery.sequence)
 
 

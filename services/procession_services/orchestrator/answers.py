@@ -1,4 +1,4 @@
-"""What whoever has sent a run request is told."""
+"""What the sender of a run request is told."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ class Answers:
         await self._driver.tell(state.tenant, event, key, once=once)
 
     async def known(self, known: Admission, asked: RunState, delivery: Delivery) -> bool:
-        """A request under an id that is taken; `asked` is what it would have begun. As `repeated`."""
+        """Answers a request whose id is taken; `asked` is the run it would have begun. Returns what `repeated` does."""
         if known.state is not None:
             state = read_state(known.state.state, known.state.plan)
             return await self.repeated(state, asked.fingerprint, delivery)
@@ -70,8 +70,8 @@ class Answers:
         await self.accepted(state, str(delivery.sequence), once=delivery.attempt > 1)
 
     async def conflict(self, tenant: str, run_id: str, delivery: Delivery) -> None:
-        """The id is another request's."""
-        text = f"run {run_id} exists with another request; use a new runId for a new request"
+        """The id belongs to another request."""
+        text = f"run {run_id} already exists with a different request; use a new runId for a new request"
         error = Failure(code="RUN_ID_CONFLICT", message=text, field="runId")
         await self.reject(tenant, run_id, delivery, error)
 

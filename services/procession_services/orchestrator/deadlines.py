@@ -63,8 +63,14 @@ class Deadlines:
             try:
                 await self._orchestrator.on_deadline(tenant, run)
             except UnreadableError:
-                log.exception("run %s of tenant %s cannot be read, and ends with STATE_LOST", run, tenant)
+                log.exception(
+                    "the stored state of run %s of tenant %s cannot be read; ending the run with STATE_LOST",
+                    run,
+                    tenant,
+                )
                 await self._lost.end_unread(tenant, run)
         except Exception:  # it must not keep others from their end
-            log.exception("run %s of tenant %s could not be ended and is looked at again", run, tenant)
+            log.exception(
+                "run %s of tenant %s is past its deadline but could not be ended; trying again", run, tenant
+            )
         await self._store.put_off(tenant, run, int((now().timestamp() + _LOOK_AGAIN_SECONDS) * 1000))

@@ -1,4 +1,4 @@
-"""Takes what people and the clock say into runs."""
+"""Applies controls from people, and deadlines, to runs."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -41,16 +41,16 @@ class Orchestrator:
         """A person cancels or resumes. Tenants take turns.
 
         Raises:
-            HopelessError: Its subject names no run, or its body is none.
+            HopelessError: Its subject names no run, or its body is not a control.
         """
         _, run = addressed(delivery)
         try:
             control = Control.model_validate_json(delivery.body)
             given(control.resume_data, "resumeData")
         except ValidationError as error:
-            raise HopelessError(f"the control cannot be read: {misfit(error).message}") from error
+            raise HopelessError(f"the control message cannot be read: {misfit(error).message}") from error
         except NotJsonError as error:
-            raise HopelessError(f"the control cannot be read: {error}") from error
+            raise HopelessError(f"the control message cannot be read: {error}") from error
         await self._patiently(delivery, lambda: self._controlled(delivery, run, control))
         while not await self._lapses.kept():
             await self._patiently(delivery, lambda: self._controlled(delivery, run, control))
@@ -64,7 +64,7 @@ class Orchestrator:
             try:
                 await take()
             except (*UNANSWERED, NotAllowedError) as error:
-                log.warning("%s waits for Redis: %s", delivery.subject, error)
+                log.warning("the message on %s waits for Redis: %s", delivery.subject, error)
                 await delivery.hold.keep()
             else:
                 return
@@ -82,4 +82,4 @@ class Orchestrator:
             await self._driver.begin(await self._store.forget(tenant, run))
 
     async def give_up(self, _delivery: Delivery, _reason: str) -> None:
-        """What could not be taken into a run is in DEAD."""
+        """Does nothing: what could not be applied to a run is in DEAD."""

@@ -1,4 +1,4 @@
-"""What clients ask who have heard nothing of their run: whether there is anything of it."""
+"""Answers clients that have heard nothing of their run: whether there is anything of it."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -22,7 +22,7 @@ _BYTES: Final = 4 * 1024 * 1024
 class Known:
     """Looks for a run where it may be: in RUNS, in Redis, in EVENTS, in the order in which it gets there.
 
-    `again` says again what follows from the state of a run.
+    `again` publishes once more what follows from the state of a run.
     """
 
     def __init__(self, store: RunStore, bus: Bus, again: Callable[[str, str], Awaitable[None]]) -> None:

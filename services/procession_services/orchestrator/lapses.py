@@ -42,7 +42,9 @@ _LOOKING: Final = "procession:admission:looking"
 _OLD: Final = b"old"
 _NEW: Final = b"new"
 RUNS_CONSUMER: Final = "orchestrator-runs"
-_GONE: Final = "(where they are gone, and it is the right Redis: stop all orchestrators, then start them)"
+_GONE: Final = (
+    "(if none of those is left, and this is the right Redis, stop all orchestrators, then start them)"
+)
 _NONE: Final = -1
 _EVERY_SECONDS: Final = 1.0
 _WRITTEN_SECONDS: Final = 3.0
@@ -97,8 +99,8 @@ class Lapses:
     async def run(self) -> None:
         """Looks every second, until it is cancelled."""
         await asyncio.gather(
-            repeated("a look at which Redis it is", _EVERY_SECONDS, self.look),
-            repeated("a look at what Redis has forgotten", _EVERY_SECONDS, self._look_after),
+            repeated("checking whether Redis was restarted or emptied", _EVERY_SECONDS, self.look),
+            repeated("checking for runs that Redis has forgotten", _EVERY_SECONDS, self._look_after),
         )
 
     def kept(self) -> "asyncio.Future[bool]":
@@ -147,8 +149,8 @@ class Lapses:
             self._watched = {each: _Watched() for each in await self._store.at_work()}
             self._unsettled = True
             if self._watched:
-                what = "is new, or was emptied" if seen is None else "was started anew"
-                log.warning("Redis %s: looking after %d runs", what, len(self._watched))
+                what = "is new, or was emptied" if seen is None else "was restarted"
+                log.warning("Redis %s: checking on %d active runs", what, len(self._watched))
         self._life = life
 
     def _answer(self, *, until: float, kept: bool) -> None:
@@ -189,7 +191,8 @@ class Lapses:
         if self._is_new:
             if not self._waits_for_others:
                 log.warning(
-                    "Redis is empty, which is for the orchestrators to see to that were here before %s", _GONE
+                    "Redis is empty: waiting for the orchestrators that ran before to end the lost runs %s",
+                    _GONE,
                 )
             self._waits_for_others = True
             return False
@@ -209,7 +212,9 @@ class Lapses:
         try:
             return await self._waits(tenant, run, stored, watched)
         except ValueError:
-            log.exception("run %s of tenant %s cannot be read and is left alone", run, tenant)
+            log.exception(
+                "the stored state of run %s of tenant %s cannot be read; leaving it alone", run, tenant
+            )
             return False
 
     async def _waits(self, tenant: str, run: str, stored: StoredState, watched: _Watched) -> bool:
@@ -226,7 +231,9 @@ class Lapses:
         watched.missed = 0 if somebody_has_it else watched.missed + 1
         if watched.missed < _LOOKS:
             return True
-        log.warning("Redis has forgotten what came after command %d of run %s: again", state.seq, run)
+        log.warning(
+            "Redis has forgotten what followed command %d of run %s; repeating that command", state.seq, run
+        )
         await self._driver.event(tenant, run, Forgotten(state.seq))
         return False
 

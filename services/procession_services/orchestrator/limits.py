@@ -39,19 +39,19 @@ def refusal(tenant: str, limits: Limits, crowd: int, over: Over) -> Failure:
             told = f"tenant {tenant} may send {allowed:g} requests a second"
         case "tokensPerDay":
             code, allowed = "BUDGET_EXCEEDED", limits.tokens_per_day
-            told = f"tenant {tenant} has used {current:,} of the {allowed:,} tokens of this day (UTC)"
+            told = f"tenant {tenant} has used {current:,} of the {allowed:,} tokens for today (UTC)"
         case "costPerDay":
             code, allowed, current = "BUDGET_EXCEEDED", limits.cost_per_day, over.current / PICO
-            told = f"tenant {tenant} has used {current:.4f} of the {allowed:g} US dollars of this day (UTC)"
+            told = f"tenant {tenant} has used {current:.4f} of the {allowed:g} US dollars for today (UTC)"
         case "waitingRuns":
             # What the oldest has waited is how long a queue of this length takes.
             code, allowed, seconds = "TOO_MANY_RUNS", limits.waiting_runs, _queue_seconds(over)
-            told = f"tenant {tenant} has {current} runs that wait; {allowed} may"
+            told = f"tenant {tenant} has {current} runs waiting; at most {allowed} may wait"
             if limits.concurrent_runs is not None:
-                told += f" behind {limits.concurrent_runs} at work"
+                told += f" behind the {limits.concurrent_runs} that may be active"
         case _:
             code, allowed, seconds = "OVERLOADED", crowd, _queue_seconds(over)
-            told = f"{current} runs of all tenants wait; {allowed} may"
+            told = f"{current} runs of all tenants are waiting; at most {allowed} may wait"
     return Failure(
         code=code,
         message=f"{told}; send the request again in {seconds:.1f} seconds or later",

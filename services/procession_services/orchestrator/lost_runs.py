@@ -1,7 +1,7 @@
-"""Runs of which Redis knows nothing any more, since it came back without its data, or somebody emptied it.
+"""Runs that Redis no longer knows, since it came back without its data, or somebody emptied it.
 
-EVENTS knows that they were accepted, and has no end of them. Nobody will work on them again, so they end as failures.
-And so does a run whose time is up while what is stored of it cannot be read.
+EVENTS has that they were accepted, but not their end. Nobody will work on them again, so they end as failures.
+So does a run whose time is up while its stored state cannot be read.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 _AT_ONCE: Final = 64
 _LOST: Final = Failure(
     code="STATE_LOST",
-    message="Redis has lost what it knew of this run; send the request again, as another run",
+    message="Redis has lost the state of this run; send the request again as a new run",
 )
 _UNREADABLE: Final = Failure(
     code="STATE_LOST",
-    message="what is stored of this run cannot be read: another version of procession may have written it; "
-    "send the request again, as another run",
+    message="the stored state of this run cannot be read: another version of Procession may have written it; "
+    "send the request again as a new run",
 )
 
 
@@ -62,7 +62,7 @@ class LostRuns:
         try:
             accepted = RunAccepted.model_validate_json(body)
         except ValidationError:
-            log.exception("what is stored on %s cannot be read and is left alone", subject)
+            log.exception("the event stored on %s cannot be read; leaving it alone", subject)
             return False
         _, tenant, run, *_ = subjects.parse(subject)
         ended = await self._has_ended(tenant, run)

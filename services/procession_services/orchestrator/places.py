@@ -1,4 +1,4 @@
-"""Keeps the numbers of places as configured, begins what nobody else has begun, and tells how full it is."""
+"""Keeps the number of places as configured, begins runs that nobody else has begun, and reports how full it is."""
 
 from typing import Final
 
@@ -33,7 +33,7 @@ class PlaceKeeper:
 
     async def run(self) -> None:
         """Looks every few seconds, until it is cancelled."""
-        await repeated("a look after places", _EVERY_SECONDS, self.look)
+        await repeated("giving out places for runs", _EVERY_SECONDS, self.look)
 
     async def look(self) -> None:
         """Says how many places there are, and begins the runs that get one.

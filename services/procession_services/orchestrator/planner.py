@@ -78,7 +78,7 @@ class Planner:
         """The plan of a request that asks for so many characters of options."""
         strange = self._is_strange(request.agent)
         if strange and not self._unlisted:
-            allowed = "those of configured agents, and those in PROCESSION_API_BASES"
+            allowed = "the API bases of configured agents, and those in PROCESSION_API_BASES"
             told = f"agent.apiBase: the operator allows only {allowed}"
             raise RefusedError("INVALID_REQUEST", told, "agent.apiBase")
         if isinstance(own := arrays["input"], FactoryRef):

@@ -50,7 +50,7 @@ _STORE_AWAY: Final = Failure(
 )
 _STORE_REFUSES: Final = Failure(
     code="STORE_UNAVAILABLE",
-    message="Redis does not allow the orchestrator its work, whose log has more; send the same request again later",
+    message="the orchestrator's Redis user lacks a permission, which its log names; send the same request again later",
     is_retryable=True,
 )
 _INTAKE_SHARE: Final = 128
@@ -154,7 +154,7 @@ class Requests:
         try:
             await self._handover.follow(first, replace(delivery, traceparent=state.traceparent))
         except NotAllowedError as error:
-            log.warning("run %s of tenant %s goes on by NATS: %s", state.run, state.tenant, error)
+            log.warning("run %s of tenant %s continues through NATS: %s", state.run, state.tenant, error)
             await self._driver.again(state.tenant, state.run)
 
     def _may_be_forgotten(self, delivery: Delivery) -> bool:
@@ -310,6 +310,6 @@ def _cancelled(state: RunState) -> tuple[RunState, list[Effect]]:
 
 
 def _busy(other: str | None) -> Failure:
-    told = f"run {other} is at work on the thread" if other else "another run was at work on the thread"
-    more = "wait for its end, or ask with memory.concurrency: queue or interrupt"
+    told = f"run {other} is using the thread" if other else "another run was using the thread"
+    more = "wait until it ends, or set memory.concurrency to queue or interrupt"
     return Failure(code="THREAD_BUSY", message=f"{told}; {more}", field="memory.concurrency")

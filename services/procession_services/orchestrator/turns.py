@@ -9,14 +9,14 @@ from typing import Final
 __all__ = ["AT_ONCE", "INTAKE", "Turns"]
 
 INTAKE: Final = 4_096
-"""Requests, or words of people, that one process has in hand, those included of which Redis may not have written yet
-what was made of them; one that is behind more of them than this waits for them."""
+"""Requests, or controls, that one process has in hand, including those whose outcome Redis may not have written yet;
+the next one waits for them."""
 AT_ONCE: Final = 16
-"""Of them are handled at the same time; a few keep a process busy."""
+"""How many of them are handled at the same time; a few keep a process busy."""
 
 
 class Turns:
-    """So many at once; who waits gets a turn after at most one of each other tenant."""
+    """So many at once; whoever waits gets a turn after at most one of each other tenant."""
 
     def __init__(self, places: int) -> None:
         self._free = places

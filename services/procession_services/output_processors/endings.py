@@ -65,7 +65,7 @@ def _changes(ctx: RunContext, lent: dict[str, Any] | None) -> dict[str, Any]:
 
 def given_back(run: str, error: Exception) -> dict[str, Any]:
     """What is said of a stream that has not ended, since something is away that it needs: to be asked for again."""
-    log.warning("a stream of %s is given back: %s", run, said(error))
+    log.warning("giving back a stream of run %s: %s", run, said(error))
     return {"unknown": True, "away": said(error)}
 
 
@@ -101,7 +101,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 def unsendable(session: Session, error: TypeError) -> ProcessorError:
     """The error for a stream whose outcome is not JSON; it names the hook, if only one can have done it."""
-    failure = ProcessorError(f"what came of a stream is not JSON: {error}", code="CONTEXT_NOT_JSON")
+    failure = ProcessorError(f"the outcome of a stream is not JSON: {error}", code="CONTEXT_NOT_JSON")
     try:
         session.ctx.to_json()
     except ProcessorError as found:

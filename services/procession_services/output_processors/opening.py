@@ -180,7 +180,7 @@ class Opener:
         """
         data = await unpacked(self._executor.environment.store(command.tenant), lease, "context")
         if data is None and is_apart(lease, "context"):
-            raise ForgottenError(f"Redis has forgotten the context of {lease['session']}")
+            raise ForgottenError(f"Redis has lost the context of stream {lease['session']}")
         if data is None:
             data = await self._store.load_context(command.tenant, command.run)
         return restore(command, data, id_maker(command, f".{data['streams'] if data else 0}"))

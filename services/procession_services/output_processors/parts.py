@@ -102,7 +102,7 @@ class PartsStore:
         while len(parts.streams) < place.number:
             lost = clock() > until
             if lost:
-                log.warning("streamParts of run %s are incomplete: their log is", place.run)
+                log.warning("streamParts of run %s are incomplete, as is their log in Redis", place.run)
             await self._catch_up(parts, place, lost=lost)
             if len(parts.streams) < place.number:
                 parts.entries = 0  # what seemed to be in vain may not be
@@ -140,7 +140,7 @@ class PartsStore:
         try:
             entry = orjson.dumps({"stream": place.number, "id": id_, "lists": compact})
         except TypeError as error:
-            text = f"a chunk that a stream hook has got holds what is not JSON: {error}"
+            text = f"a chunk that a stream hook was given contains something that is not JSON: {error}"
             raise ProcessorError(
                 text, processor_id="", hook=Hook.OUTPUT_STREAM.value, code="CHUNK_NOT_SENDABLE"
             ) from error

@@ -57,7 +57,7 @@ class RememberedModels:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 told: dict[str, Any] | None = await self._store.get(key)
         except AWAY as error:
-            log.warning("stream %s asks a model again: Redis is away (%s)", self._stream, error)
+            log.warning("stream %s asks a model again, since Redis does not answer: %s", self._stream, error)
             return None
         return told
 
@@ -69,7 +69,11 @@ class RememberedModels:
                     return told
                 return await self._store.get(key) or told
         except AWAY as error:  # a guard must not fail for what only matters where its replica dies
-            log.warning("an answer to stream %s is not kept: Redis is away (%s)", self._stream, error)
+            log.warning(
+                "a model's answer for stream %s could not be stored, since Redis does not answer: %s",
+                self._stream,
+                error,
+            )
             return told
 
 

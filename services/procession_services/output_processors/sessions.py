@@ -65,7 +65,7 @@ class SessionServer:
             await self._bus.subscribe(subjects.lease(service, replica), self._on_lease, own=True),
             await self._bus.subscribe(subjects.offer(service), self._on_offer_wanted),
         ]
-        self._heartbeat = asyncio.create_task(repeated("a heartbeat", _HEARTBEAT_SECONDS, self._beat))
+        self._heartbeat = asyncio.create_task(repeated("sending heartbeats", _HEARTBEAT_SECONDS, self._beat))
 
     async def drain(self) -> None:
         """Takes no more leases and lets open streams end within the drain time; the rest goes to other replicas."""
@@ -106,7 +106,7 @@ class SessionServer:
         except BaseException as error:  # whatever it is, the sender must not wait for ever
             if is_ours(error):
                 raise
-            log.exception("stream lease of %s could not be served", command.id)
+            log.exception("the stream of command %s could not be opened", command.id)
             await self._bus.publish(reply, orjson.dumps(self._offer))
             done = {"outSeq": lease["outSeq"], "replica": self._offer["replica"], **ending(error)}
             await self._bus.publish(address, orjson.dumps({"l": lease["attempt"], "done": done}))
@@ -208,7 +208,7 @@ class SessionServer:
             if is_ours(error) or isinstance(error, AWAY):
                 raise
             if not isinstance(error, TripWire | ProcessorError):
-                log.exception("stream of %s failed", session.ctx.run_id)
+                log.exception("a stream of run %s failed", session.ctx.run_id)
             return ending(error)
         return {}
 
@@ -318,7 +318,7 @@ class SessionServer:
         if not astray:
             return
         log.warning(
-            "stream %s is made anew: what its processors make of it is not the same again", session.id
+            "stream %s starts over elsewhere: its processors would not make the same chunks again", session.id
         )
         await self._tell(session, {"t": True, "unknown": True})
         self._end(session)

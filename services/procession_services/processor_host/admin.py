@@ -1,4 +1,4 @@
-"""What operators ask of a process: how it is doing, and to read the files of its configuration anew.
+"""What operators ask of a process: how it is doing, and to read its configuration files again.
 
 It looks for changes of those files by itself, too, so that all replicas come to the same configuration.
 """
@@ -59,7 +59,7 @@ class Admin:
         return watched
 
     async def reload(self) -> ServiceStatus:
-        """Reads all files anew; gives what came of it."""
+        """Reads all files again; returns the outcome."""
         async with self._reading:
             for watched in self._watched:
                 await asyncio.to_thread(watched.reload)
@@ -98,7 +98,9 @@ class Admin:
             await self._bus.subscribe(subjects.admin(operation), self._on_request)
             for operation in ("status", "reload")
         ]
-        looking = asyncio.create_task(repeated("a look at the configuration", _LOOK_SECONDS, self._look))
+        looking = asyncio.create_task(
+            repeated("checking the configuration files for changes", _LOOK_SECONDS, self._look)
+        )
         try:
             yield
         finally:
@@ -119,7 +121,7 @@ class Admin:
             self._asked[operation].append(reply)
             return
         self._asked[operation] = [reply]
-        spawned(self._answering, f"the answer to {subject}", self._answer(operation))
+        spawned(self._answering, f"answering {subject}", self._answer(operation))
 
     async def _answer(self, operation: str) -> None:
         """Answers all who have asked before it began, at once; then those who have asked since."""

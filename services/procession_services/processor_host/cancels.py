@@ -1,4 +1,4 @@
-"""Who works here on a run that is cancelled is told."""
+"""Tells whoever works here on a run that it was cancelled."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -173,9 +173,7 @@ class Driver:
                 else:
                     await self.begin(await self._store.forget(each.tenant, each.run))
             except Exception:  # whatever it is: those behind it have got a place, too
-                log.exception(
-                    "run %s of tenant %s could not begin, and is tried again", each.run, each.tenant
-                )
+                log.exception("run %s of tenant %s could not be started; trying again", each.run, each.tenant)
 
     async def discard(self, tenant: str, run: str, line: Line | None) -> None:
         """Deletes a run whose end was told, though it could not be read: others get its place, and its turn."""
@@ -229,9 +227,9 @@ class Driver:
                 subject, body, message_id=_message_id(state, command), headers=headers
             )
             return
-        size = f"has {len(body)} bytes; the broker takes {self._bus.max_payload}"
+        size = f"has {len(body)} bytes, but NATS accepts at most {self._bus.max_payload}"
         error = Failure(
-            code="COMMAND_TOO_LONG", message=f"what {command.service} is to do next in this run {size}"
+            code="COMMAND_TOO_LONG", message=f"the next command of this run for {command.service} {size}"
         )
         await self.event(state.tenant, state.run, failed_result(command, error))
 
@@ -258,7 +256,9 @@ class Driver:
         try:
             await self.event(tenant, run, Control(type="cancel"))
         except UnreadableError:
-            log.exception("run %s of tenant %s cannot be read, and goes on", run, tenant)
+            log.exception(
+                "run %s of tenant %s was not interrupted: its stored state cannot be read", run, tenant
+            )
 
     async def _ended(self, state: RunState, result: RunResult) -> None:
         """Tells the end; whoever is the first to do so counts it, and whoever does it again says the same."""

@@ -169,8 +169,8 @@ class Executor:
             if stored.state is None:
                 if not await self.store.is_told(command.tenant, command.run):
                     log.warning(
-                        "command %s is dropped, of whose run Redis knows nothing: it was emptied, or whoever sent "
-                        "the command has another one (`procession check --deploy`)",
+                        "dropping command %s: Redis does not know its run. It was emptied, or whoever sent the "
+                        "command uses another Redis (`procession check --deploy`)",
                         command.id,
                     )
                 return None
@@ -267,7 +267,9 @@ class Executor:
             try:
                 return await self._settle(job, stored, owner, held)
             except UNANSWERED as error:
-                log.warning("%s: what came of %s waits for Redis: %s", self.service, job.command.id, error)
+                log.warning(
+                    "%s: the result of command %s waits for Redis: %s", self.service, job.command.id, error
+                )
                 await job.outbox.hold.keep()
 
     async def _settle(self, job: Job, stored: StoredContext, owner: str, held: Hold | None) -> _Settled:
@@ -369,7 +371,7 @@ class Executor:
                 raise
             job.result.outcome = "cancelled"
             log.warning(
-                "%s: left %s, which was cancelled %g s ago: a hook, tool or provider of it does not end",
+                "%s: abandoned command %s, cancelled %g s ago: one of its hooks, tools or providers does not end",
                 self.service, job.command.id, LEAVE_SECONDS,
             )  # fmt: skip
         finally:

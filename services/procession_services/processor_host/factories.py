@@ -26,5 +26,5 @@ async def called_in_time(
         async with asyncio.timeout(_SECONDS):
             return await called(factory, registry, context, kind)
     except TimeoutError:
-        text = f"factory {factory.factory}: gave nothing within {_SECONDS:g} seconds"
+        text = f"factory {factory.factory}: returned nothing within {_SECONDS:g} seconds"
         raise RefusedError("FACTORY_FAILED", text, f"{kind}Processors.factory") from None

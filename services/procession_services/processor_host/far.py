@@ -129,15 +129,15 @@ class Far:
         self._closed = False
 
     async def start(self) -> None:
-        """Listens for what is not done, and begins to look after what was handed over."""
+        """Listens for commands that are not done, and begins to watch those that were handed over."""
         every = subjects.undone(self._service, self._replica, "*", "*", "*.*.*")
         await self._bus.subscribe(every, self._on_undone, bounced=self._on_bounce)
         self._bus.on_reconnect.append(self._look_at_all)
-        looks = repeated("a look at what was handed over", _EVERY_SECONDS, self._look)
-        spawned(self._beside, "looking after what was handed over", looks)
+        looks = repeated("checking the commands that were handed over", _EVERY_SECONDS, self._look)
+        spawned(self._beside, "watching the commands that were handed over", looks)
 
     async def stop(self) -> None:
-        """Looks after nothing any more."""
+        """Stops watching."""
         await ended(*self._beside)
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Far:
             await self._undone(back, begun=False)
 
     def _on_undone(self, subject: str, body: bytes, _reply: str) -> None:
-        spawned(self._beside, f"what {subject} tells", self._undone(subject, begun=bool(body)))
+        spawned(self._beside, f"handling the message on {subject}", self._undone(subject, begun=bool(body)))
 
     def _on_bounce(self, subject: str) -> None:
         self._on_undone(subject, b"", "")
@@ -206,7 +206,7 @@ class Far:
     def _look_at_all(self) -> None:
         for each in self._spoken:
             each.due = 0.0
-        spawned(self._beside, "a look at what was handed over", self._look())
+        spawned(self._beside, "checking the commands that were handed over", self._look())
 
     async def _look(self) -> None:
         moment = asyncio.get_running_loop().time()

@@ -72,7 +72,7 @@ def unpacked(body: bytes) -> Handed:
     try:
         handed = _decoder.decode(body)
     except msgspec.MsgspecError as error:
-        raise UnfitError(f"no command that was handed over: {error}") from error
+        raise UnfitError(f"not a handed-over command: {error}") from error
     context = bytes(handed.context)
     stored = StoredContext(
         version=handed.version,

@@ -77,7 +77,7 @@ class Handover:
         """Begins with a command that another process has handed over; False where there is no room for it.
 
         Raises:
-            UnfitError: It is none. Whoever has handed it over finds out that nobody works on it.
+            UnfitError: It is not a command. Whoever has handed it over finds out that nobody works on it.
         """
         desk, handed = self._desks[service], unpacked(body)
 

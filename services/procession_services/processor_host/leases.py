@@ -45,7 +45,7 @@ async def request_of(bus: Bus, session: Session) -> tuple[bytes, dict[str, Any]]
     """The request for the session's next lease; and what of the stream goes along, if all that there is fits.
 
     Raises:
-        ProcessorError: It is longer than the broker takes without any of that.
+        ProcessorError: It is longer than NATS accepts even without any of that.
     """
     request = {**await session.lease(), **session.resumed(bus.disconnects), "attempt": session.attempt}
     first: dict[str, Any] = {}
@@ -56,7 +56,7 @@ async def request_of(bus: Bus, session: Session) -> tuple[bytes, dict[str, Any]]
         return body, first
     body = orjson.dumps(request)
     if not bus.fits(body):
-        text = f"the lease of a stream has {len(body)} bytes; the broker takes {bus.max_payload}"
+        text = f"the lease of a stream has {len(body)} bytes, but NATS accepts at most {bus.max_payload}"
         raise ProcessorError(text, code="COMMAND_TOO_LONG")
     return body, {}
 

@@ -47,12 +47,15 @@ class GatewayModels:
             ).to_json()
         except ValidationError as error:
             wrong = in_words(((path.rstrip("_"), what) for path, what in wrong_fields(error).items()), "it")
-            raise ModelCallError(f"the question to {request.model} is none: {wrong}") from error
+            raise ModelCallError(f"the request to {request.model} is invalid: {wrong}") from error
         except PydanticSerializationError as error:
-            raise ModelCallError(f"the question to {request.model} is no JSON: {error}") from error
+            raise ModelCallError(
+                f"the request to {request.model} cannot be written as JSON: {error}"
+            ) from error
         if not self._bus.fits(body):
             raise ModelCallError(
-                f"the question has {len(body)} bytes; the broker takes {self._bus.max_payload}"
+                f"the request to {request.model} has {len(body)} bytes, but NATS accepts at most "
+                f"{self._bus.max_payload}"
             )
         return body
 
@@ -61,7 +64,9 @@ def _answer(body: bytes) -> ModelAnswer:
     try:
         reply = GenerateReply.model_validate_json(body)
     except ValidationError as error:
-        raise ModelCallError("the llm_gateway's reply cannot be read; is it of another version?") from error
+        raise ModelCallError(
+            "the llm_gateway's reply cannot be read; does it run another version?"
+        ) from error
     if reply.error is not None:
         raise ModelCallError(reply.error)
     return ModelAnswer(

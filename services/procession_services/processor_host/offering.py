@@ -24,13 +24,13 @@ async def offer_places(host: Host) -> None:
         await places.offer(replica, number)
 
     await offer()
-    keeping = asyncio.create_task(repeated("an offer of places", _EVERY_SECONDS, offer))
+    keeping = asyncio.create_task(repeated("offering places for runs", _EVERY_SECONDS, offer))
 
     async def withdraw() -> None:
         await ended(keeping)
         try:
             await places.withdraw(replica, number)
         except RedisError as error:
-            log.warning("places are not withdrawn, they expire: %r", error)
+            log.warning("places for runs could not be withdrawn; they will expire: %r", error)
 
     host.on_drain.append(withdraw)

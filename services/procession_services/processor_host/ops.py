@@ -318,7 +318,7 @@ async def result(op: work.ResultOp, job: Job) -> None:
     """Compiles the result and ends the stream.
 
     Raises:
-        ProcessorError: What hooks have left in the context is no JSON.
+        ProcessorError: What hooks have left in the context is not JSON.
     """
     keep_pending(job)
     if is_unjudged(op):

@@ -130,7 +130,7 @@ class Outbox:
         return self.catching_up or self.differs
 
     def takes(self, chunk: Chunk) -> bool:
-        """Whether the chunk is not too long to be sent; one that is no JSON fails when it is."""
+        """Whether the chunk is not too long to be sent; one that is not JSON fails when it is sent."""
         try:
             return len(orjson.dumps(chunk)) + _BESIDE <= self._bus.max_payload
         except TypeError:
@@ -264,9 +264,9 @@ class Outbox:
         try:
             body = self._batch(seq, chunks, marks)
             too_long = len(body) + ENVELOPE > self._bus.max_payload
-            why = f"has {len(body)} bytes; the broker takes {self._bus.max_payload}"
+            why = f"has {len(body)} bytes, but NATS accepts at most {self._bus.max_payload}"
         except TypeError as error:
-            body, too_long, why = b"", True, f"holds what is not JSON: {error}"
+            body, too_long, why = b"", True, f"contains something that is not JSON: {error}"
         if not too_long:
             del self._ready[:count]
             await self._tell(body, end="end" in marks)

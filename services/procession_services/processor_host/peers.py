@@ -1,4 +1,4 @@
-"""Replicas of a service look after each other: what one had in hand that is gone goes to the others at once.
+"""Replicas of a service look after each other: what one that is gone had in hand goes to the others at once.
 
 NATS alone would wait for a lease (`PROCESSION_WORK_ACK_WAIT`), since it cannot tell who is gone from who is busy.
 So two must say that a replica is gone: Redis, which has not heard of it, and NATS, where nobody listens on its subject
@@ -32,7 +32,7 @@ class Peers:
 
     async def run(self) -> None:
         """Says that this one lives, and looks after the others, until it is cancelled."""
-        await repeated("a look at the other replicas", _EVERY_SECONDS, self.look, at_once=True)
+        await repeated("checking the other replicas", _EVERY_SECONDS, self.look, at_once=True)
 
     async def look(self) -> None:
         """Says that this replica lives, and has delivered again what replicas that are gone had in hand."""
@@ -40,7 +40,9 @@ class Peers:
         there = await asyncio.gather(*(is_there(self._bus, self._service, replica) for replica in silent))
         absent = [replica for replica, is_there in zip(silent, there, strict=True) if not is_there]
         if gone := [replica for replica in absent if await self._replicas.remove(replica)]:
-            log.warning("%s: gone, so others get what they had in hand: %s", self._service, ", ".join(gone))
+            log.warning(
+                "%s: replicas are gone, so their work goes to others: %s", self._service, ", ".join(gone)
+            )
             await self._give_back(gone)
 
     async def _give_back(self, gone: Collection[str]) -> None:

@@ -53,14 +53,14 @@ def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> No
         except (SystemExit, KeyboardInterrupt) as error:
             if task.done() or is_ctrl_c(error):
                 raise
-            told = "a task, or a callback, of a processor or tool raised %s"
+            told = "a task or callback of a processor or tool raised %s"
             log.error(told, raised(error))  # noqa: TRY400 - its text may quote the conversation
 
 
 async def _serve(services: Mapping[str, Start], settings: Settings) -> None:
     """Runs services until SIGTERM or SIGINT; prints one JSON line when the subscriptions of all are live.
 
-    SIGHUP has them read the files of their configuration anew.
+    SIGHUP has them read their configuration files again.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     process = _Process(services, settings)
@@ -73,7 +73,7 @@ async def _serve(services: Mapping[str, Start], settings: Settings) -> None:
 
     def hang_up() -> None:
         for host in process.hosts:
-            spawned(reading, "reading the configuration anew", host.admin.reload())
+            spawned(reading, "reloading the configuration", host.admin.reload())
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
@@ -137,7 +137,7 @@ class _Process:
                 await ended(stopping, closed)
             if not self.stopping.is_set():
                 why = host.bus.client.last_error
-                raise NotReachableError(f"NATS has closed the connection of {service} for good: {why}")
+                raise NotReachableError(f"NATS closed the connection of {service} for good: {why}")
 
     def _own(self, service: str) -> Settings:
         """The settings of one of them: the others wait for the streams that the orchestrator beside them creates."""
@@ -154,7 +154,7 @@ class _Process:
             told = {"ready": " ".join(self._services), "replica": self._settings.replica}
             print(json.dumps(told), flush=True)  # noqa: T201 - the protocol
             await self.stopping.wait()
-            log.info("stopping: what is in flight is finished, nothing new is taken")
+            log.info("stopping: finishing what is in flight, taking nothing new")
         faulthandler.dump_traceback_later(self._settings.drain_timeout + _END_SECONDS, exit=True)
 
     async def _works(self) -> bool:

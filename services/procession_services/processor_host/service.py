@@ -57,7 +57,7 @@ Answer = Callable[[str, bytes], Awaitable[bytes]]
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS: Final = 2.0
-_CANCELS: Final = "a look at what was cancelled"
+_CANCELS: Final = "checking for cancelled runs"
 _CANCELS_SECONDS = 5.0
 """How often: servers of a cluster may lose what one of them is told while another one dies."""
 _OPEN_REQUESTS = 1_024
@@ -158,7 +158,7 @@ class Host:
                 if reply:
                     await self.bus.publish(reply, answered)
             except Exception:
-                log.exception("a request on %s was not answered: who asked asks again", subject)
+                log.exception("a request on %s failed and was not answered; the sender asks again", subject)
 
         def on_request(subject: str, body: bytes, reply: str) -> None:
             if len(running) >= _OPEN_REQUESTS:
@@ -343,7 +343,7 @@ def _hopeless_where_not_allowed(handler: Handler) -> Handler:
 
 
 def _readable(body: bytes) -> WorkCommand | None:
-    """A command, without its operations where another version may have made them; None where it is none."""
+    """A command, without its operations where another version may have made them; None if it is not a command."""
     with contextlib.suppress(UnfitError):
         return WorkCommand.from_json(body)
     with contextlib.suppress(ValueError, TypeError):
@@ -396,14 +396,14 @@ async def _hosted(
         replicas=settings.stream_replicas,
         nearby=nearby,
     )
-    bus = await _reached(f"NATS at {address(settings.nats_url)}", connecting, START_SECONDS)
+    bus = await _reached(f"NATS at {address(settings.nats_url)} did not answer", connecting, START_SECONDS)
     host = Host(service, settings, bus, access, handover)
     bus.on_reconnect.append(host.reconnected)
     try:
         answers = _answers(settings.redis_url, access, service)
-        await _reached(f"Redis at {address(settings.redis_url)}", answers, START_SECONDS)
+        await _reached(f"Redis at {address(settings.redis_url)} did not answer", answers, START_SECONDS)
         try:
-            await _reached(f"what {service} needs", start(host), _PREPARE_SECONDS)
+            await _reached(f"{service} did not start", start(host), _PREPARE_SECONDS)
         except NotAllowedError as error:
             raise NotReachableError(f"{service} cannot start: {error}") from error
         host.look_after_peers()
@@ -420,20 +420,22 @@ async def _tried(step: _Step, ends: float) -> None:
         async with asyncio.timeout_at(ends):
             await step()
     except TimeoutError:
-        log.warning("not ended in time, NATS or Redis may not answer; what was open is delivered again")
+        log.warning(
+            "could not stop cleanly in time (NATS or Redis may not answer); what was in flight is delivered again"
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, the rest is to be ended, too
-        log.warning("not ended well; what was open is delivered again: %r", error)
+        log.warning("could not stop cleanly; what was in flight is delivered again: %r", error)
 
 
 async def _reached(what: str, reaching: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """What comes of `reaching`, or NotReachableError, which tells where it stands."""
+    """What comes of `reaching`, or NotReachableError, which says where it waits; `what` is what did not happen."""
     task = asyncio.create_task(reaching)
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
         if done:
             return task.result()
         raise NotReachableError(
-            f"{what} did not answer within {seconds:g} seconds (stands at {stands_at(task.get_coro())})"
+            f"{what} within {seconds:g} seconds (waiting at {stands_at(task.get_coro())})"
         )
     finally:
         task.cancel()
@@ -443,7 +445,7 @@ async def _answers(url: str, access: Access, service: str) -> None:
     """Waits until Redis answers; tells what the service may not do there.
 
     Raises:
-        NotReachableError: What answers is no Redis, or has not that database.
+        NotReachableError: What answers is not Redis, or does not have that database.
     """
     told = ""
     async with once(url, access) as redis:

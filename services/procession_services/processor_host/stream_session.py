@@ -110,7 +110,7 @@ class Session:
             # Copied, since orjson leaves each result its working memory: 4 kB for 100 bytes (docs/performance.md).
             self.raw += [memoryview(orjson.dumps(chunk)).tobytes() for chunk in chunks]
         except TypeError as error:
-            text = f"a chunk of the model holds what is not JSON: {error}"
+            text = f"a chunk of the model contains something that is not JSON: {error}"
             raise ProcessorError(text, code="CHUNK_NOT_SENDABLE") from error
 
     def left(self, away: str = "") -> None:
@@ -125,11 +125,11 @@ class Session:
         self.after = 0 if self.after is None else self.attempt
         self.deaths += 1
         if self.deaths >= MOST_DEATHS and away:
-            raise GivenBackError(f"{self.deaths} replicas could not go on with a stream: {away}")
+            raise GivenBackError(f"{self.deaths} replicas could not continue a stream: {away}")
         if self.deaths >= MOST_DEATHS:
             chain = ", ".join(ref.id for ref in self.processors)
-            told = f"{self.deaths} replicas were lost over one stream, none of which got further than those before"
-            why = f"which of {chain} ends or blocks its process?"
+            told = f"{self.deaths} replicas were lost over one stream, and none got further than those before"
+            why = f"one of {chain} may end or block its process"
             raise ProcessorError(f"{told}: {why}", code="WORK_FAILED")
 
     def resumed(self, disconnects: int) -> dict[str, Any]:

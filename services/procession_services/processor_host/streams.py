@@ -62,7 +62,7 @@ class StreamClient:
         """Subscribes to acknowledgements and begins to watch for replicas that stand still."""
         await self._bus.subscribe(f"{self._address}.*", self._on_answer, own=True)
         self._looked = asyncio.get_running_loop().time()
-        looks = repeated("a look at the output replicas", _LOOK_SECONDS, self._watch_replicas)
+        looks = repeated("checking the output replicas", _LOOK_SECONDS, self._watch_replicas)
         self._watch = asyncio.create_task(looks)
         self._bus.on_reconnect.append(self._reconnected)
 
@@ -144,7 +144,7 @@ class StreamClient:
             if session.signal.aborted:
                 raise Cancelled
             await session.hold.keep()
-            log.warning("no output_processors replica takes a stream; trying again")
+            log.warning("no output_processors replica accepts the stream; trying again")
             await asyncio.sleep(delay + pause)
             delay = min(delay * 2, 1)
 
@@ -216,7 +216,7 @@ class StreamClient:
         session.send_again(start)
         if session.inbox and session.due and session.has_room and not (session.pushing or session.moves):
             spawned(
-                self._beside, f"sending what was lost of stream {session.id}", self._transmit_if_ours(session)
+                self._beside, f"resending lost chunks of stream {session.id}", self._transmit_if_ours(session)
             )
 
     async def _transmit_if_ours(self, session: Session) -> None:
@@ -240,7 +240,7 @@ class StreamClient:
             await self._bus.publish(session.inbox, body, reply=f"{self._address}.{session.id}")
             return
         if stop - start <= 1:
-            text = f"a chunk has {len(body)} bytes; the broker takes {self._bus.max_payload}"
+            text = f"a chunk has {len(body)} bytes, but NATS accepts at most {self._bus.max_payload}"
             raise ProcessorError(text, code="CHUNK_NOT_SENDABLE")
         middle = (start + stop) // 2
         await self._frame(session, start, middle)
@@ -274,9 +274,9 @@ class StreamClient:
         if session.due and session.has_room:
             await self._transmit(session)
         millis = (asyncio.get_running_loop().time() - began) * 1000
-        how = "gave it back" if away else "is gone" if gone else "stands still"
+        how = "gave a stream back" if away else "is gone" if gone else "is stalled"
         log.warning(
-            "output replica %s %s; %s took its stream %s of %d chunks over in %.0f ms",
+            "output replica %s %s; %s took over its stream %s of %d chunks in %.0f ms",
             lost, how, session.replica, session.id, len(session.raw), millis,
         )  # fmt: skip
 
@@ -325,7 +325,9 @@ class StreamClient:
         elif "again" in answer:
             self._send_again(session, answer["again"])
         elif "r" in answer and session.is_missing(answer["r"]):
-            log.warning("stream %s: sends again what was lost behind %d chunks", session.id, answer["r"])
+            log.warning(
+                "stream %s: resending what was lost after the first %d chunks", session.id, answer["r"]
+            )
             self._send_again(session, answer["r"])
         session.changed.set()
 
@@ -334,7 +336,7 @@ class StreamClient:
         try:
             done = await unpacked(session.store, answer, "done")
         except Exception:  # the stream goes to another replica when nothing is heard of it for long
-            log.exception("cannot read how the stream %s ended", session.id)
+            log.exception("cannot read how stream %s ended", session.id)
             return
         if done is not None and answer["l"] == session.attempt:
             self._end(session, done)

@@ -1,4 +1,4 @@
-"""What is told of a service's queues: what came again, what was given up, how much waits."""
+"""Metrics of a service's queues: what was redelivered, what was given up, how much waits."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
@@ -45,5 +45,5 @@ async def lag_watched(bus: Bus, consumers: Iterable[tuple[str, str]]) -> AsyncIt
             if lag is not None:
                 telemetry.observer().lag(stream, consumer, *lag)
 
-    async with meanwhile(repeated("a look at what waits for consumers", _EVERY_SECONDS, look, at_once=True)):
+    async with meanwhile(repeated("measuring what waits for consumers", _EVERY_SECONDS, look, at_once=True)):
         yield

@@ -39,7 +39,7 @@ async def called(
     """What a factory makes of a request: it is called once for each (R-CF-2).
 
     Raises:
-        RefusedError: There is none of that name, it failed, or gave what is no array.
+        RefusedError: There is no factory of that name, it failed, or what it returned is not an array.
     """
     field = f"{kind}Processors"
     name = f"factory {factory.factory}"
@@ -77,7 +77,7 @@ def place(kind: str, refs: list[ProcessorRef], registry: Registry) -> list[Place
         RefusedError: A processor is unknown, has wrong options, or stands where it cannot be; or there are too many.
     """
     if len(refs) > MOST:
-        text = f"{len(refs):,} processors; an array may have {MOST}"
+        text = f"{len(refs):,} processors; an array may have at most {MOST}"
         raise RefusedError("INVALID_REQUEST", text, f"{kind}Processors")
     return [_placed(kind, ref, registry, f"{kind}Processors.{index}") for index, ref in enumerate(refs)]
 

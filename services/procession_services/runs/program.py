@@ -242,7 +242,7 @@ def left_waiting(state: RunState) -> list[PlannedOp]:
 
 def unjudged(*, told: bool) -> list[PlannedOp]:
     """The end of a cancelled run whose processOutputResult was left: it has no text; `told`: nor another `abort`."""
-    message = "processOutputResult did not end soon after the run was cancelled: nothing is told that it has not seen"
+    message = "processOutputResult did not finish soon after the run was cancelled; what it has not checked is withheld"
     error = Failure(code="PROCESSOR_TIMEOUT", message=message, hook=Hook.OUTPUT_RESULT.value)
     end = ResultOp(finish_reason="aborted", status="cancelled", error=error)
     return anywhere(end) if told else anywhere(_ABORT, end)

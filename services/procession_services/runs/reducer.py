@@ -244,7 +244,7 @@ def _deadline(state: RunState, at_ms: int) -> tuple[RunState, list[Effect]]:
     error = Failure(code="DEADLINE_EXCEEDED", message=f"the run {told} {limit} ({whose})")
     if state.status == "suspended":
         within = f"within {state.suspended_ms // 1000} s (PROCESSION_SUSPENDED_TIMEOUT)"
-        error.message = f"nobody decided about the tool calls for which the run waits {within}"
+        error.message = f"nobody decided on the waiting tool calls {within}"
         state.status, state.result, state.waiting = "running", None, []
     error = _placed(error, [planned.op for planned in state.pending[:1]])
     if state.ending and state.sent and state.sent.service == program.LOCAL:

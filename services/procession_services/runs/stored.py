@@ -33,10 +33,10 @@ def read_state(state: bytes, plan: bytes | None, life: int = 0) -> RunState:
     Where Redis has begun another `life` since the state was saved, it may have forgotten what followed.
 
     Raises:
-        UnreadableError: One of them is no JSON, or does not fit, or there is no plan.
+        UnreadableError: One of them is not JSON, or does not fit, or the plan is missing.
     """
     if plan is None:
-        raise UnreadableError("there is no plan")
+        raise UnreadableError("its plan is missing")
     try:
         run = RunState.from_json(state)
         run.plan = _kept(plan) if len(plan) <= _LONGEST_KEPT else Plan.from_json(plan)

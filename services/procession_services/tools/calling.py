@@ -37,10 +37,12 @@ class CallWriter:
         self._closed = False
 
     async def custom(self, chunk: Mapping[str, Any]) -> None:
-        """Sends a `data-*` chunk; ValueError when it is none."""
+        """Sends a `data-*` chunk; raises ValueError if it is another one."""
         checked = check_custom(chunk)
         if not checked["type"].startswith("data-"):
-            raise ValueError(f"chunk type {checked['type']!r} is not `data-...`; `write` sends anything else")
+            raise ValueError(
+                f"chunk type {checked['type']!r} is not `data-...`; send anything else with `write`"
+            )
         await self._send(checked)
 
     async def write(self, output: Any) -> None:

@@ -40,7 +40,7 @@ class RemoteToolOptions(Options):
         """Options may come with a request, which must not reach any other subject of the bus."""
         if not _SUBJECT.fullmatch(subject):
             raise ValueError(
-                "must be `tool.` and tokens of letters, digits, '_' and '-', as in tool.geo.lookup"
+                "must be `tool.` followed by tokens of letters, digits, '_' and '-', such as tool.geo.lookup"
             )
         return subject
 

@@ -369,7 +369,7 @@ async def test_settings_replace_the_whole_value_but_keep_retries_and_timeout():
 @pytest.mark.parametrize("said", ["3", -1, True, 1.5])
 async def test_retries_that_are_no_number_of_such_are_refused(said):
     with pytest.raises(
-        ProcessorError, match="model_settings: maxRetries is a whole number, 0 or more"
+        ProcessorError, match="model_settings: maxRetries must be a whole number, 0 or more"
     ) as caught:
         await step({"model_settings": {"maxRetries": said}})
     assert caught.value.code == INVALID

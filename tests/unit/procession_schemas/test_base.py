@@ -100,7 +100,7 @@ def test_decoded_json_that_does_not_fit_is_refused():
 
 
 def test_what_is_no_json_is_not_written():
-    with pytest.raises(TypeError, match="a object is no JSON"):
+    with pytest.raises(TypeError, match="a value of type object is not JSON"):
         Outer(required=1.0, inner=Inner(id="a", some_options={"x": object()})).to_json()
 
 

@@ -54,7 +54,7 @@ def test_both_spellings_are_one_wherever_settings_stand() -> None:
         (
             {"reasoning_effort": "low"},
             "reasoning_effort",
-            "unknown setting, which is not sent; what one provider knows belongs in `providerOptions`",
+            "unknown setting, which is not sent; an option of one provider belongs in `providerOptions`",
         ),
         (
             {"timeout": {"total": 5}},
@@ -102,7 +102,7 @@ def test_a_request_with_very_many_unknown_settings_is_judged_soon() -> None:
 
 @pytest.mark.parametrize("headers", [5, "x", ["x"], {"x": 5}])
 def test_headers_that_are_none_are_told(headers: Any) -> None:
-    with pytest.raises(ValidationError, match="`headers` is an object of texts"):
+    with pytest.raises(ValidationError, match="`headers` must be an object of strings"):
         RunRequest.model_validate({"input": "Hi", "modelSettings": {"headers": headers}})
     for good in (None, {}, {"x": "y"}):
         RunRequest.model_validate({"input": "Hi", "modelSettings": {"headers": good}})
@@ -111,16 +111,21 @@ def test_headers_that_are_none_are_told(headers: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "good", "bad", "told"),
     [
-        ("temperature", [0, 0.5, None], ["hot", True, [1], {}], "`temperature` is a number"),
-        ("topP", [1, 0.9], ["1"], "`topP` is a number"),
-        ("maxOutputTokens", [5, None], ["5", 5.5, False], "`maxOutputTokens` is a whole number"),
-        ("seed", [-1, 0], ["x"], "`seed` is a whole number"),
-        ("stopSequences", [["a", "b"], [], "a"], [5, [5], {"a": 1}], "`stopSequences` is an array of texts"),
+        ("temperature", [0, 0.5, None], ["hot", True, [1], {}], "`temperature` must be a number"),
+        ("topP", [1, 0.9], ["1"], "`topP` must be a number"),
+        ("maxOutputTokens", [5, None], ["5", 5.5, False], "`maxOutputTokens` must be a whole number"),
+        ("seed", [-1, 0], ["x"], "`seed` must be a whole number"),
+        (
+            "stopSequences",
+            [["a", "b"], [], "a"],
+            [5, [5], {"a": 1}],
+            "`stopSequences` must be an array of strings",
+        ),
         (
             "timeout",
             [500, 0, 1.5, {}, {"totalMs": 9, "chunkMs": None}],
             ["nope", -1, True, [5], {"totalMs": "9"}, {"chunkMs": -1}],
-            "`timeout` is a number of milliseconds, or an object of such, by name: " + LIMITS,
+            "`timeout` must be a number of milliseconds, or an object of such numbers: " + LIMITS,
         ),
     ],
 )

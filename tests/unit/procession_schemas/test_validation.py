@@ -81,7 +81,7 @@ def test_a_request_with_very_much_that_is_wrong_is_judged_in_linear_time() -> No
         ({"input": "Hi", "max_step": 3}, "max_step: {}; did you mean 'maxSteps'?"),
         ({"input": "Hi", "thread": "t"}, "thread: {}; this belongs in `memory`"),
         ({"input": "Hi", "MaxSteps": 3}, "MaxSteps: {}; did you mean 'maxSteps'?"),
-        ({"input": "Hi", "maxSteps": 2, "max_steps": 3}, "max_steps: {}; `maxSteps` is given, too"),
+        ({"input": "Hi", "maxSteps": 2, "max_steps": 3}, "max_steps: {}; `maxSteps` is also given"),
         ({"input": "Hi", "thread_id": "t"}, "thread_id: {}; this belongs in `memory`, as `thread`"),
         ({"input": "Hi", "messages": []}, "messages: {}; it is `input` here"),
     ],

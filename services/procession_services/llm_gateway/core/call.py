@@ -49,4 +49,4 @@ class ModelCall:
 def unknown_model(model: str, kind: str = "model") -> str:
     """What is said of a model that cannot be called."""
     known = "write it as 'provider/name' with a provider that LiteLLM knows"
-    return f"unknown {kind} {model!r}: {known}; an address belongs into apiBase"
+    return f"unknown {kind} {model!r}: {known}; a URL belongs in apiBase"

@@ -40,9 +40,9 @@ class Ending:
         reason = end.get("reason") or "other"
         said = end.get("rawReason") or reason
         if reason == "error":
-            return self._failed(f"the answer ended with finish reason {said!r}, and no error was told")
+            return self._failed(f"the answer ended with finish reason {said!r}, but no error was reported")
         if reason == "other" and not self._has_output:
-            return self._failed(f"the answer ended with finish reason {said!r}, and nothing was in it")
+            return self._failed(f"the answer ended with finish reason {said!r}, and it was empty")
         return None
 
     def _failed(self, message: str) -> ProviderError:

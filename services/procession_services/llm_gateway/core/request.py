@@ -204,9 +204,9 @@ def _options(call: ModelCall) -> dict[str, Any]:
     kwargs = {_KNOWN[name]: value for name, value in own.items() if name in _KNOWN}
     body = {name: value for name, value in own.items() if name not in _KNOWN}
     if taken := sorted(_TAKEN & body.keys()):
-        raise ValueError(f"{where} may not set {', '.join(taken)}: the call itself does")
+        raise ValueError(f"{where} may not set {', '.join(taken)}: the call sets that itself")
     if body and call.provider == "anthropic":
-        raise ValueError(f"{where} has no {', '.join(sorted(body))}; it knows {', '.join(sorted(_KNOWN))}")
+        raise ValueError(f"{where} has no {', '.join(sorted(body))}; known: {', '.join(sorted(_KNOWN))}")
     thinking = kwargs.get("thinking")
     if isinstance(thinking, Mapping) and "budgetTokens" in thinking:
         rest = {name: value for name, value in thinking.items() if name != "budgetTokens"}
@@ -229,5 +229,5 @@ def _of_ollama(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping | None):
-        raise ValueError(f"{where} is no object")  # noqa: TRY004 - one class for whatever cannot be sent
+        raise ValueError(f"{where} must be an object")  # noqa: TRY004 - one class for whatever cannot be sent
     return value or {}

@@ -116,7 +116,7 @@ class ToolCallAssembler:
         function = delta.get("function") or {}
         name = function.get("name")
         if not isinstance(name, str | None):
-            raise TypeError("the name of a tool is no text")
+            raise TypeError("the name of a tool is not a string")
         if not isinstance(delta.get("id"), str | None):  # some count
             delta = {**delta, "id": str(delta["id"])}
         call, chunks = self._find(delta, function), []

@@ -42,7 +42,7 @@ class EventError(Exception):
 
 
 class NoEventError(ConnectionError):
-    """The provider answered, but what came is no answer: a proxy's page, or nothing."""
+    """The provider answered, but what came is not an answer: a proxy's page, or nothing."""
 
 
 class CutError(ConnectionError):

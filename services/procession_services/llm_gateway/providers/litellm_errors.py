@@ -214,7 +214,7 @@ def _plain(error: BaseException) -> str:
     if isinstance(error, json.JSONDecodeError):
         return "the provider sent an event that is not JSON"
     text = _WRAPPING.sub("", str(error)).partition("\nTraceback (most recent call last):")[0].strip()
-    return text or f"the provider failed without a word ({type(error).__name__})"
+    return text or f"the provider failed without a message ({type(error).__name__})"
 
 
 def _word(value: Any) -> str | None:

@@ -16,7 +16,7 @@ _ESCAPED: Final = r"\u005bDONE]"
 
 
 class LineSplitter:
-    """In the place of LiteLLM's: comments are no lines."""
+    """In the place of LiteLLM's: comments do not count as lines."""
 
     def __init__(self) -> None:
         self._rest: list[str] = []

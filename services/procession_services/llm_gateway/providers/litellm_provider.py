@@ -214,7 +214,7 @@ def _fed(adapter: ChunkAdapter, batch: list[dict[str, Any]]) -> tuple[list[Chunk
 
 def _finish(adapter: ChunkAdapter, call: ModelCall, *, over: bool) -> list[Chunk]:
     if adapter.usage.is_doubtful:
-        log.warning("%s tells usage that no answer can have; such numbers count as none", call.model)
+        log.warning("%s reported impossible numbers of tokens, which are ignored", call.model)
     return adapter.finish(over=over)
 
 

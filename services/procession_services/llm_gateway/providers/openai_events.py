@@ -277,7 +277,7 @@ def json_parser(
 
 def _no_object(event: Any) -> dict[str, Any] | None:
     if event:
-        raise EventError(f"an event is no object: {str(event)[:_QUOTED]}")
+        raise EventError(f"the provider sent an event that is not an object: {str(event)[:_QUOTED]}")
     return None
 
 
@@ -308,7 +308,7 @@ def openai_events(stream: Any) -> AsyncGenerator[list[dict[str, Any]], None]:
 
     Raises:
         EventError: An event reports an error.
-        NoEventError: What came is no stream, and no whole answer either.
+        NoEventError: What came is neither a stream nor a whole answer.
         CutError: The last event is not whole.
         ValueError: An event is not JSON.
     """

@@ -278,9 +278,9 @@ class ChromaVectors(VectorStore):
         if (stored.get("embedder"), stored.get("dimension")) != (index.embedder, index.dimension):
             made = f"{stored.get('embedder')} ({stored.get('dimension')} dimensions)"
             raise EmbedderChangedError(
-                f"the index {index.name!r} of tenant {index.tenant} was made with {made}, and the embedder is now "
-                f"{index.embedder} ({index.dimension} dimensions): run `procession memory reindex`, or go back; agents "
-                "with different embedders need an `indexName` each"
+                f"the index {index.name!r} of tenant {index.tenant} was made with {made}, but the embedder is now "
+                f"{index.embedder} ({index.dimension} dimensions): run `procession memory reindex`, or use the former "
+                "embedder; agents with different embedders each need their own `indexName`"
             )
         self._collections[index, name] = collection
         return collection

@@ -22,8 +22,8 @@ class DirectoryLock:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            told = f"another process uses {self._path}; several memory replicas need a server, PROCESSION_CHROMA_URL"
-            raise OSError(told) from error
+            told = f"another process uses {self._path}; several memory replicas need a Chroma server"
+            raise OSError(f"{told} (PROCESSION_CHROMA_URL)") from error
         self._file = file
 
     def give_back(self) -> None:

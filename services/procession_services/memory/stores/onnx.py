@@ -55,7 +55,7 @@ class OnnxEmbedder:
     def _fetch(self) -> None:
         first = missing_weights(self._directory)[0]
         if self._directory is not None:
-            raise EmbeddingError(f"PROCESSION_ONNX_PATH has no {first.name}: there is no {first}")
+            raise EmbeddingError(f"PROCESSION_ONNX_PATH has no {first.name}: {first} does not exist")
         from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2  # noqa: PLC0415 - seconds
 
         try:
@@ -63,7 +63,8 @@ class OnnxEmbedder:
         except Exception as error:
             raise EmbeddingError(
                 f"the weights of all-MiniLM-L6-v2 are not in {first.parent} and cannot be fetched "
-                f"({type(error).__name__}: {error}); PROCESSION_ONNX_PATH names a directory with {' and '.join(_FILES)}"
+                f"({type(error).__name__}: {error}); "
+                f"set PROCESSION_ONNX_PATH to a directory with {' and '.join(_FILES)}"
             ) from error
 
 

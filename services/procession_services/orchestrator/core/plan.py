@@ -48,8 +48,8 @@ def parse_request(body: bytes, limit: int, remedy: str = "") -> RunRequest:
     """Reads a run request, of so many bytes at most; `remedy` is how to have longer ones.
 
     Raises:
-        RefusedError: The body is too long, not JSON, or does not fit; each wrong field is named. Or it has a number, or
-            levels of nesting, that do not travel.
+        RefusedError: The body is too long, not JSON, or does not fit; each wrong field is named. Or it has a number or
+            a depth of nesting that cannot be sent on.
     """
     if len(body) > limit:
         told = f"the request has {len(body)} bytes; at most {limit} are accepted"
@@ -199,11 +199,13 @@ def _models(request: RunRequest, agent: Agent) -> list[ModelEntry]:
     model = pick(request, agent, "model")
     if not model:
         raise RefusedError(
-            "INVALID_REQUEST", "no model: give the agent or the request one, as 'provider/name'", "model"
+            "INVALID_REQUEST",
+            "no model is set; give the agent or the request one, as 'provider/name'",
+            "model",
         )
     entries = [ModelEntry(model=model)] if isinstance(model, str) else [e for e in model if e.enabled]
     if not entries:
-        raise RefusedError("INVALID_REQUEST", "every model of the list is disabled", "model")
+        raise RefusedError("INVALID_REQUEST", "every model in the list is disabled", "model")
     for index, entry in enumerate(model if isinstance(model, list) else ()):
         _retries(entry.model_settings, f"model.{index}.modelSettings")
     return entries
@@ -322,7 +324,7 @@ def opening(request: RunRequest, agent: Agent) -> tuple[OpenOp, Line | None]:
     """What a run begins with, and where it takes turns with others.
 
     Raises:
-        RefusedError: The request asks for memory that there is not, or only half says which.
+        RefusedError: The request asks for memory but the agent has none, or only one of thread and resource is given.
     """
     memory = _memory(request, agent)
     first = OpenOp(

@@ -86,9 +86,9 @@ async def test_the_state_goes_there_and_back_and_the_tenant_is_the_subjects():
     ("name", "fields", "code", "told"),
     [
         ("keeps-set", {}, "STATE_NOT_JSON", "must be JSON"),
-        ("keeps-much", {}, "INTERNAL", "the broker takes 5000"),
+        ("keeps-much", {}, "INTERNAL", "NATS accepts at most 5000"),
         ("nobody", {}, "UNKNOWN_COMPONENT", "nobody"),
-        ("keeps", {"messages": None, "messages_key": "gone"}, "INTERNAL", "keeps could not be asked"),
+        ("keeps", {"messages": None, "messages_key": "gone"}, "INTERNAL", "keeps could not be run"),
         ("panics", {}, "COMPONENT_FAILED", "panics"),
     ],
 )

@@ -55,9 +55,7 @@ async def test_options_cannot_say_where_the_key_goes(option):
         reply = await answered(dimensions=8, **{option: stranger.base})
         assert stranger.requests == []
     assert reply.error is not None
-    assert reply.error.startswith(
-        f"embedderOptions may not set {option}; they know auto_truncate, dimensions"
-    )
+    assert reply.error.startswith(f"embedderOptions may not set {option}; known: auto_truncate, dimensions")
     assert not reply.retryable
 
 
@@ -66,7 +64,7 @@ async def test_a_model_cannot_be_an_address():
         reply = await answered(model=f"huggingface/{stranger.base}", input_type="embed")
         assert stranger.requests == []
     assert reply.error is not None
-    assert "an address belongs into apiBase" in reply.error
+    assert "a URL belongs in apiBase" in reply.error
 
 
 async def test_options_that_are_known_reach_the_provider():

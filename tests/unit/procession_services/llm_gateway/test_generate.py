@@ -57,7 +57,7 @@ async def answered(retries):
 
 @pytest.mark.parametrize("retries", [b'"many"', b"[1]", b"1e400", b'"2"', b"0.5", b"-1", b"true"])
 async def test_retries_that_are_no_number_are_told(retries):
-    assert (await answered(retries))["error"] == "modelSettings: maxRetries is a whole number, 0 or more"
+    assert (await answered(retries))["error"] == "modelSettings: maxRetries must be a whole number, 0 or more"
 
 
 @pytest.mark.parametrize("retries", [b"null", b"0", b"2"])

@@ -215,7 +215,7 @@ async def test_a_guard_whose_question_leaves_no_room_for_headers_is_not_asked():
     bus = Bus()
     body, nobody = b"x" * (bus.max_payload - HEADERS // 2), cast("Any", None)
     ref = ProcessorRef.checked({"id": "g", "as": "first"})
-    with pytest.raises(ProcessorError, match="the broker takes") as caught:
+    with pytest.raises(ProcessorError, match="NATS accepts at most") as caught:
         await Guards(cast("Any", bus))._ask(ref, "t", body, nobody)
     assert (caught.value.processor_id, caught.value.hook) == ("first", "processInput")
 
@@ -291,7 +291,8 @@ async def test_replicas_that_fall_silent_one_after_the_other_are_told_as_that(mo
     bus = Bus(silent, silent, silent)
     bus.living = "other"
     with pytest.raises(
-        ProcessorError, match=r"3 replicas of input_processors were asked, .* end its process"
+        ProcessorError,
+        match=r"3 replicas of input_processors were asked in turn, .* ended or blocked its process",
     ) as caught:
         await anext(held(bus, make_job(), Source(), None, ProcessorRef(id="g", timeout=60)))
     assert caught.value.code == "PROCESSOR_TIMEOUT"

@@ -162,7 +162,10 @@ async def test_a_job_waits_for_the_store_and_is_done_once_it_is_back(caplog):
     await stage.work()
     assert (set(stage.vectors.items), stage.queue.finished) == ({"a", "b"}, ["0"])
     assert len(stage.pauses) == ATTEMPTS + 3
-    assert [record.message for record in caplog.records] == ["the index waits: down", "the index goes on"]
+    assert [record.message for record in caplog.records] == [
+        "indexing for semantic recall is paused: down",
+        "indexing for semantic recall resumes",
+    ]
     assert len(stage.embedder.calls) == 1, "the vectors were kept meanwhile"
 
 
@@ -181,7 +184,7 @@ async def test_an_embedder_that_never_answers_is_given_up_after_some_attempts(ca
     await stage.submit("bad")
     await stage.work()
     assert (stage.queue.finished, len(stage.pauses)) == (["0"], ATTEMPTS - 1)
-    assert "1 messages of tenant tenant are not indexed: refused" in caplog.text
+    assert "an index job (upsert, 1 messages) of tenant tenant was given up: refused" in caplog.text
 
 
 async def test_an_embedder_that_is_away_is_waited_for(caplog):
@@ -191,7 +194,7 @@ async def test_an_embedder_that_is_away_is_waited_for(caplog):
     await stage.work()
     assert set(stage.vectors.items) == {"a", "b"}
     assert len(stage.embedder.calls) == ATTEMPTS + 4, "nor is it asked for each of them"
-    assert "the index waits: away" in caplog.text
+    assert "indexing for semantic recall is paused: away" in caplog.text
 
 
 async def test_an_embedder_that_never_comes_back_is_given_up(caplog):
@@ -200,7 +203,7 @@ async def test_an_embedder_that_never_comes_back_is_given_up(caplog):
     await stage.submit("a")
     await stage.work()
     assert (stage.queue.finished, len(stage.pauses)) == (["0"], PATIENCE + ATTEMPTS - 1)
-    assert "1 messages of tenant tenant are not indexed: away" in caplog.text
+    assert "an index job (upsert, 1 messages) of tenant tenant was given up: away" in caplog.text
 
 
 async def test_one_message_that_cannot_be_embedded_does_not_keep_others_out():

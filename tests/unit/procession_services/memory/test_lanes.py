@@ -125,7 +125,7 @@ async def test_a_queue_that_cannot_be_read_is_read_again(begin, monkeypatch, cap
     queue.fails = [ConnectionError("Redis is away")] * 2
     begin(queue, done)
     await until(lambda: queue.finished == [("t", 1)])
-    assert "work on a queue failed" in caplog.text
+    assert "looking for queued memory jobs failed" in caplog.text
 
 
 async def test_work_that_fails_ends_nothing(begin, caplog):
@@ -136,6 +136,6 @@ async def test_work_that_fails_ends_nothing(begin, caplog):
 
     queue = Queue(("t", 1))
     begin(queue, work)
-    await until(lambda: "work on a queue for tenant t failed" in caplog.text)
+    await until(lambda: "working on the memory jobs of tenant t failed" in caplog.text)
     queue.put("t", 2)
     await until(lambda: queue.finished == [("t", 2)])

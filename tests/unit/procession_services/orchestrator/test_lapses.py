@@ -77,7 +77,7 @@ class World:
     async def decided(self, orchestrators: int) -> None:
         """Waits until so many have left it to others."""
         self._caplog.set_level(logging.WARNING)
-        await until(lambda: self._caplog.text.count("which is for the orchestrators") == orchestrators)
+        await until(lambda: self._caplog.text.count("waiting for the orchestrators") == orchestrators)
         assert LOOKED_AFTER not in self.redis.has
         assert self.ended == []
 
@@ -117,7 +117,7 @@ async def test_those_who_come_later_do_not_vouch_for_each_other(world: World) ->
 
 @pytest.mark.parametrize(
     ("before", "told"),
-    [({}, "Redis is new, or was emptied: "), ({LOOKED_AFTER: b"2"}, "Redis was started anew: ")],
+    [({}, "Redis is new, or was emptied: "), ({LOOKED_AFTER: b"2"}, "Redis was restarted: ")],
 )
 async def test_what_became_of_redis_is_told_as_it_was(
     world: World, caplog: pytest.LogCaptureFixture, before: dict[str, bytes], told: str
@@ -125,7 +125,7 @@ async def test_what_became_of_redis_is_told_as_it_was(
     world.redis.has |= before
     world.runs.append(("default", "run"))
     async with world.at_work("one"):
-        assert f"{told}looking after 1 runs" in caplog.text
+        assert f"{told}checking on 1 active runs" in caplog.text
 
 
 async def test_they_leave_it_to_one_who_was_there(world: World) -> None:

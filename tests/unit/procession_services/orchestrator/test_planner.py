@@ -179,7 +179,9 @@ async def test_an_operator_may_allow_only_the_addresses_that_are_listed():
     office = Office(False)
     for base in (None, "https://more/v1"):
         await office.plan(agent={"name": "a", "model": "m/one", "apiBase": base})
-    with pytest.raises(RefusedError, match="the operator allows only those of configured agents") as refused:
+    with pytest.raises(
+        RefusedError, match="the operator allows only the API bases of configured agents"
+    ) as refused:
         await office.plan(agent={"name": "a", "model": "m/one", "apiBase": "http://169.254.169.254/v1"})
     assert refused.value.failure.field == "agent.apiBase"
 

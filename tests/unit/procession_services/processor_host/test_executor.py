@@ -362,7 +362,7 @@ async def test_a_command_of_a_run_that_redis_has_forgotten_is_not_done(replica, 
         await replica.redis.settled()
     await replica.executor.execute(command, replica.delivery(command))
     assert command.seq not in replica.begun
-    assert ("of whose run Redis knows nothing" in caplog.text) != told, "a warning, where the run is not over"
+    assert ("Redis does not know its run" in caplog.text) != told, "a warning, where the run is not over"
 
 
 async def test_who_gets_a_command_that_the_run_has_left_behind_sends_the_one_that_it_waits_for(replica):

@@ -132,7 +132,7 @@ async def test_a_command_comes_out_as_it_was_put_in(place: Place) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"{}", b'{"command":{},"owner":1}'])
 def test_what_is_no_command_is_refused(body: bytes) -> None:
-    with pytest.raises(UnfitError, match="no command that was handed over"):
+    with pytest.raises(UnfitError, match="not a handed-over command"):
         unpacked(body)
 
 

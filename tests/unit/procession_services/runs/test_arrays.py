@@ -37,7 +37,7 @@ def test_an_array_has_as_many_processors_as_can_call_each_other():
     registry.add_processor(Holder)
     refs = [ProcessorRef(id="holder", as_=f"h{number}") for number in range(MOST + 1)]
     assert len(place("output", refs[:-1], registry)) == MOST
-    with pytest.raises(RefusedError, match="257 processors; an array may have 256") as refused:
+    with pytest.raises(RefusedError, match="257 processors; an array may have at most 256") as refused:
         place("output", refs, registry)
     assert refused.value.failure.field == "outputProcessors"
 

@@ -54,7 +54,7 @@ class FrameReader:
             wanted = int.from_bytes(data[begin : begin + _LENGTH], "big")
             if not _LENGTH < wanted <= _MAX_FRAME:
                 said = data[begin : begin + _QUOTED].decode(errors="replace")
-                raise EventError(f"the provider sent what is no event stream: {said!r}")
+                raise EventError(f"the provider's answer is not an event stream: {said!r}")
             if size - begin < wanted:
                 break
             frames.append(data[begin : begin + wanted])

@@ -38,7 +38,7 @@ async def decoded(reads: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
             if more:
                 await asyncio.sleep(0)
     if decoder is not None or rest:
-        raise ConnectionError("the connection was closed in the middle of what is compressed")
+        raise ConnectionError("the connection was closed in the middle of the compressed answer")
 
 
 def _window(begin: bytes) -> int:

@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         if coding in _DECODED:
             return decoded(self)
         if any(name in coding for name in _COMPRESSED):
-            raise ConnectionError(f"the answer has the content encoding {coding}, which was not asked for")
+            raise ConnectionError(f"the answer has the content encoding {coding}, which was not requested")
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
             self._why = f"the provider does not speak HTTP: {error}"
             self.close()
         except httptools.HttpParserUpgrade:
-            self._why = "the provider goes on in another protocol, for which nobody has asked"
+            self._why = "the provider switched to another protocol, which was not requested"
             self.close()
         self._wake()
 
@@ -194,10 +194,10 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Is called by the parser, as all below; refuses an answer without a request."""
         if self._ended:
-            raise ValueError("an answer that nobody has asked for")
+            raise ValueError("an answer without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header; what comes behind the body is none of the answer's."""
+        """Takes a header; trailers behind the body are ignored."""
         if not self.status:
             self.headers.append((name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape")))
 

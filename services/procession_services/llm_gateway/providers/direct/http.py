@@ -227,8 +227,8 @@ async def _stay(_session: Any, _context: Any, redirect: aiohttp.TraceRequestRedi
     there = here.join(URL(redirect.response.headers.get("location", "")))
     if (there.scheme, there.host, there.port) != (here.scheme, here.host, here.port):
         raise ValueError(
-            f"the provider sends the request on to {there.scheme}://{there.host}:{there.port}, where its key does not "
-            "belong; if it does, name that as the API base"
+            f"the provider redirects the request to {there.scheme}://{there.host}:{there.port}, which must not get its "
+            "key; if that is the right address, set it as the API base"
         )
 
 
@@ -266,7 +266,7 @@ def _headers(request: Request) -> dict[str, str]:
             is_one = None
         if not is_one:
             raise ValueError(
-                f"a header cannot be sent: {name!r} is no name of one, or its value no line of text"
+                f"the header {name!r} cannot be sent: its name is invalid, or its value is not one line of text"
             )
         if (key := name.lower()) not in _OURS:
             chosen[key] = (name, value)
@@ -333,7 +333,7 @@ async def direct_events(
     Raises:
         httpx.HTTPStatusError: The provider refused; LiteLLM's paths raise the same.
         EventError: An event reports an error.
-        NoEventError: What came is no stream, and no whole answer either.
+        NoEventError: What came is neither a stream nor a whole answer.
         OSError, aiohttp.ClientError: The provider cannot be reached, or the connection broke, also within an event.
         ValueError: An event is not JSON, a header cannot be sent, or the provider sends the request on elsewhere.
     """

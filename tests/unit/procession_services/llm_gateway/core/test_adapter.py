@@ -880,5 +880,5 @@ def test_what_a_provider_tells_of_its_own_can_travel_on(strange: Any) -> None:
 
 @pytest.mark.parametrize("name", [["t"], {"t": 1}, 5])
 def test_the_name_of_a_tool_is_a_text(name: Any) -> None:
-    with pytest.raises(TypeError, match="the name of a tool is no text"):
+    with pytest.raises(TypeError, match="the name of a tool is not a string"):
         adapted(event(tool_calls=[{"id": "c1", "function": {"name": name, "arguments": "{}"}}]))

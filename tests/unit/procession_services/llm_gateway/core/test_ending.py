@@ -36,7 +36,7 @@ def test_an_error_that_is_not_told_is_one(batches: list[list[dict[str, Any]]]) -
     found = failure(*batches)
     assert found.to_wire() == {
         "name": "StreamError",
-        "message": "the answer ended with finish reason 'error', and no error was told",
+        "message": "the answer ended with finish reason 'error', but no error was reported",
         "kind": "stream",
         "isRetryable": False,
         "provider": "openai",
@@ -47,7 +47,7 @@ def test_an_error_that_is_not_told_is_one(batches: list[list[dict[str, Any]]]) -
 
 @pytest.mark.parametrize("reason", ["other", None])
 def test_nothing_at_all_is_no_answer(reason: str | None) -> None:
-    told = "the answer ended with finish reason 'other', and nothing was in it"
+    told = "the answer ended with finish reason 'other', and it was empty"
     assert str(failure([RAW, METADATA], [finish(reason)])) == told
 
 

@@ -192,7 +192,7 @@ def test_an_option_cannot_replace_the_call_itself(name: str) -> None:
 
 @pytest.mark.parametrize("own", ["low", ["low"], 5])
 def test_options_of_a_provider_are_an_object(own: Any) -> None:
-    with pytest.raises(ValueError, match=r"providerOptions\.openai is no object"):
+    with pytest.raises(ValueError, match=r"providerOptions\.openai must be an object"):
         kwargs(provider_options={"openai": own})
     assert "extra_body" not in kwargs(provider_options={"openai": None})
 
@@ -214,7 +214,7 @@ def test_options_of_ollama_may_have_any_name() -> None:
     given = kwargs("ollama/x", provider_options={"ollama": {"options": options}})
     assert given["extra_body"] == {"options": options}
     assert "api_base" not in given
-    with pytest.raises(ValueError, match=r"providerOptions\.ollama\.options is no object"):
+    with pytest.raises(ValueError, match=r"providerOptions\.ollama\.options must be an object"):
         kwargs("ollama/x", provider_options={"ollama": {"options": 5}})
 
 

@@ -32,7 +32,7 @@ def wrapped(error: BaseException, cause: BaseException) -> BaseException:
         ("litellm.RateLimitError: RateLimitError: GroqException - slow: down", "slow: down"),
         ("litellm.APIConnectionError: no key\nTraceback (most recent call last):\n  File ...", "no key"),
         ("ValueError: the provider's own words - kept", "ValueError: the provider's own words - kept"),
-        ("", "the provider failed without a word (RuntimeError)"),
+        ("", "the provider failed without a message (RuntimeError)"),
     ],
 )
 def test_only_litellms_own_words_are_taken_off(text: str, expected: str) -> None:

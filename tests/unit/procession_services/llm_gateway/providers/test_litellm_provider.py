@@ -722,7 +722,7 @@ async def test_usage_that_no_answer_can_have_is_told_in_the_log(
         chunks = await read(provider, call(server))
     assert end(chunks) == ("stop", {"inputTokens": 5, "outputTokens": None, "totalTokens": 5})
     [warning] = caplog.messages
-    assert "usage that no answer can have" in warning
+    assert "reported impossible numbers of tokens" in warning
 
 
 async def test_what_is_no_answer_at_all_is_quoted(provider: LiteLLMProvider) -> None:

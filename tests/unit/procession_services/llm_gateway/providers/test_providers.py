@@ -166,7 +166,7 @@ async def test_a_frame_with_a_wrong_checksum(direct: LiteLLMProvider, place: int
 
 async def test_what_is_no_event_stream(direct: LiteLLMProvider) -> None:
     answer = await outcome(direct, BEDROCK, Answer([b"<html>busy</html>"], content_type="text/html"))
-    said = "the provider sent what is no event stream: '<html>busy</html>'"
+    said = "the provider's answer is not an event stream: '<html>busy</html>'"
     assert answer.failure["message"] == said
 
 

@@ -79,7 +79,7 @@ def test_auto_without_weights_is_lexical_and_says_once_how_to_have_more(home, ca
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
 async def test_a_directory_without_weights_says_what_it_lacks(weights, name):
     (weights / name).unlink()
-    with pytest.raises(EmbeddingError, match=f"PROCESSION_ONNX_PATH has no {name}: there is no .*{name}"):
+    with pytest.raises(EmbeddingError, match=f"PROCESSION_ONNX_PATH has no {name}: .*{name} does not exist"):
         await OnnxEmbedder(weights).embed(["dog"], tenant="t")
 
 

@@ -44,7 +44,7 @@ def test_a_stream_that_ends_within_a_frame_is_cut_off():
 
 @pytest.mark.parametrize("length", [b"\0\0\0\4", b"\xff\0\0\0"])
 def test_what_cannot_be_a_length_is_an_error(length):
-    with pytest.raises(EventError, match="no event stream"):
+    with pytest.raises(EventError, match="not an event stream"):
         FrameReader().feed(length)
 
 
