@@ -15,6 +15,7 @@ from procession_services.orchestrator.app import start as start_orchestrator
 from procession_services.orchestrator.lost_runs import LostRuns
 from procession_services.processor_host.service import hosted
 from procession_services.runtime.redis_client import connect
+from procession_services.runtime.store import run_key
 from tests.support.handing import LONG
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, Gate, all_but, finished, running_system, text_of
@@ -133,6 +134,38 @@ async def test_so_is_what_was_accepted_by_one_who_died_meanwhile(tmp_path, gate,
         finally:
             await first.stop()
             await second.stop()
+
+
+async def test_a_run_that_has_ended_does_not_begin_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    async with (
+        own_servers(tmp_path / "servers") as servers,
+        running_system(servers.endpoints, tmp_path) as system,
+        system.inside(*all_but("orchestrator"), work_ack_wait=6.0),
+        await nats.connect(servers.endpoints.nats_url) as connection,
+        AsyncExitStack() as stack,
+    ):
+        first, second = (system.process("orchestrator", work_ack_wait=6.0) for _ in range(2))
+        for each in (first, second):
+            stack.push_async_callback(each.stop)
+        await (await first.start()).ready()
+        await eventually(lambda: system.redis.get(LOOKED_AFTER))
+        model = system.script({"chunks": ["well"]}, {"chunks": ["again"]})
+        result, _ = await system.run(agent={"model": model})
+        await eventually(lambda: system.redis.exists(f"{run_key(system.client.tenant, result.run_id)}:told"))
+        first.kill()
+        await first.ended()
+        runs = connection.jetstream()
+
+        async def acknowledged():
+            return (await runs.stream_info("RUNS")).state.messages == 0
+
+        assert not await acknowledged(), "the next one is not given the request"
+        await system.redis.flushall()
+        await (await second.start()).ready()
+        await eventually(acknowledged)
+        late, chunks = await finished(await system.client.attach(result.run_id))
+        assert (late.text, text_of(chunks), len(system.requests(model))) == ("well", "well", 1)
 
 
 async def test_who_waits_for_a_run_that_nats_and_redis_have_lost_is_told_so(system, gate, monkeypatch):

@@ -249,3 +249,8 @@ class Lapses:
         """What was told at the end of a run, if it was."""
         body = await self._bus.stored.last_event(tenant, run, "run.finished")
         return None if body is None else RunFinished.model_validate_json(body).result
+
+    async def told(self, tenant: str, run: str, digest: str) -> bool:
+        """Whether the end of the run of that very request was told."""
+        body = await self._bus.stored.last_event(tenant, run, "run.finished")
+        return body is not None and RunFinished.model_validate_json(body).fingerprint == digest

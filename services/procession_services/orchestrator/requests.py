@@ -138,9 +138,9 @@ class Requests:
     async def _kept(self, admitted: _Admitted | None, delivery: Delivery) -> None:
         """Returns when Redis has surely written what became of a request; handles it again as long as it has not."""
         while admitted is not None and not await admitted.kept:
-            tenant, run = admitted.state.tenant, admitted.state.run
-            if await self._lapses.ended(tenant, run) is not None:
-                self._store.mark_told(tenant, run, fingerprint(delivery.subject, delivery.body))
+            tenant, run, digest = admitted.state.tenant, admitted.state.run, admitted.state.fingerprint
+            if await self._lapses.told(tenant, run, digest):
+                self._store.mark_told(tenant, run, digest)
                 return
             async with self._turns.turn(tenant):
                 admitted = await self._requested(delivery, leap=True)
@@ -179,6 +179,8 @@ class Requests:
         except RefusedError as invalid:
             await self._answers.refuse(tenant, run_id_of(delivery), agent_name, delivery, invalid.failure)
             return None
+        if leap and await self._is_over(tenant, run_id, digest):
+            return None
         try:
             fresh = await self._accepted(run_id, digest, request, delivery)
         except RefusedError as invalid:
@@ -186,6 +188,15 @@ class Requests:
             return None
         fresh.leap = leap
         return await self._admitted(fresh, agent_name, delivery, hold)
+
+    async def _is_over(self, tenant: str, run: str, digest: str) -> bool:
+        """Whether the run of the request has ended, and Redis has forgotten it: it must not begin once more."""
+        async with asyncio.timeout(ANSWER_SECONDS):
+            known = await self._store.load_state(tenant, run)
+        if known is not None or not await self._lapses.told(tenant, run, digest):
+            return False
+        self._store.mark_told(tenant, run, digest)
+        return True
 
     async def _admitted(
         self, fresh: RunState, agent: str, delivery: Delivery, hold: Hold | None
