@@ -4,12 +4,13 @@ import asyncio
 import json
 import os
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import nats
 import pytest
 import pytest_asyncio
 import yaml
+from nats.js.errors import NotFoundError
 
 from procession.client import LimitExceededError, Procession
 from procession_schemas import subjects
@@ -56,9 +57,18 @@ async def running(servers, logs, *services, **settings):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "unused")
         async with running_system(servers, logs) as system:
-            await system.redis.flushdb()
+            await nothing_before(system)
             async with system.inside(*(services or SERVICES), **settings):
                 yield system
+
+
+async def nothing_before(system):
+    """Empties the servers: a run that another test left at work would begin again, and hold the one place."""
+    await system.redis.flushdb()
+    async with await nats.connect(system.servers.nats_url) as connection:
+        for stream in ("RUNS", "WORK"):
+            with suppress(NotFoundError):
+                await connection.jetstream().purge_stream(stream)
 
 
 async def accepted(handle):
@@ -377,5 +387,4 @@ async def test_a_stream_of_requests_that_is_full_says_so_at_once(own_servers, tm
         assert raised.value.failure.code == "OVERLOADED"
         async with Procession(own_servers.nats_url, tenant="quiet") as quiet:
             assert (await quiet.start("Hi", agent="test")).run_id
-        await jetstream.purge_stream("RUNS")
         await connection.close()
