@@ -1,1 +1,1 @@
-"""How good the detectors are, on labelled sets in tests/quality: `python -m benchmarks.quality TOPIC`."""
+"""Measures detectors and recall on the labelled sets in tests/quality: `python -m benchmarks.quality TOPIC`."""

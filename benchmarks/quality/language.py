@@ -1,4 +1,4 @@
-"""Accuracy of `language-detector`'s library on tests/quality/language.jsonl, with its cost in time and memory."""
+"""Accuracy of the library of `language-detector` on tests/quality/language.jsonl, and its cost in time and memory."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ SET: Final = Path(__file__).parents[2] / "tests" / "quality" / "language.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A labelled text; `language` is None where it is in none, `kind` is `short`, `long` or `none`."""
+    """A labelled text; `language` is None if it is in no language, `kind` is `short`, `long` or `none`."""
 
     language: str | None
     kind: str
@@ -28,12 +28,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How one kind of text came out.
+    """The scores of one kind of text.
 
     Attributes:
-        right: The best guess is the label.
-        told: Texts that are sure enough to be told, at the processor's default threshold.
-        wrong: Of those, the ones told wrongly.
+        right: Texts whose best guess is the label.
+        told: Texts whose confidence reaches the processor's default threshold, so that it reports their language.
+        wrong: Texts among those that are reported wrongly.
     """
 
     texts: int
@@ -48,7 +48,7 @@ def labelled() -> list[Text]:
 
 
 def score(texts: list[Text], found: list[Found], threshold: float) -> Score:
-    """Counts."""
+    """Compares the labels of texts with what was found."""
     pairs = list(zip(texts, found, strict=True))
     told = [(text, it) for text, it in pairs if it.code and it.confidence >= threshold]
     return Score(
@@ -60,7 +60,7 @@ def score(texts: list[Text], found: list[Found], threshold: float) -> Score:
 
 
 async def measure() -> tuple[list[Text], list[Found], dict[str, float]]:
-    """Detects the whole set; with the time to start in seconds, microseconds a text, and megabytes taken."""
+    """Runs the whole set; also returns start-up seconds, microseconds per text, and megabytes used."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     await language_library.identify("warm")
@@ -78,19 +78,19 @@ def report() -> str:
     texts, found, cost = asyncio.run(measure())
     threshold = LanguageDetectorOptions().threshold
     languages = Counter(text.language for text in texts if text.language)
-    lines = [f"{len(texts)} texts in {len(languages)} languages; told at confidence {threshold}"]
-    lines.append(f"{'':8}{'texts':>7}{'right':>7}{'accuracy':>10}{'told':>7}{'wrong':>7}")
+    lines = [f"{len(texts)} texts in {len(languages)} languages; reported from confidence {threshold} on"]
+    lines.append(f"{'':8}{'texts':>7}{'right':>7}{'accuracy':>10}{'reported':>10}{'wrong':>7}")
     for kind in ("short", "long", "none"):
         chosen = [at for at, text in enumerate(texts) if text.kind == kind]
         got = score([texts[at] for at in chosen], [found[at] for at in chosen], threshold)
         right = "" if kind == "none" else f"{got.right:>7}{got.right / got.texts:>10.3f}"
-        lines.append(f"{kind:8}{got.texts:>7}{right:>17}{got.told:>7}{got.wrong:>7}")
+        lines.append(f"{kind:8}{got.texts:>7}{right:>17}{got.told:>10}{got.wrong:>7}")
     lines += [
-        f"  {text.language} taken for {it.code} ({it.confidence:.2f}): {text.text}"
+        f"  {text.language} mistaken for {it.code} ({it.confidence:.2f}): {text.text}"
         for text, it in zip(texts, found, strict=True)
         if text.language and text.language != it.code
     ]
-    lines.append(f"start {cost['start']:.2f} s, {cost['micros']:.0f} us a text, {cost['megabytes']:.0f} MB")
+    lines.append(f"start {cost['start']:.2f} s, {cost['micros']:.0f} us per text, {cost['megabytes']:.0f} MB")
     return "\n".join(lines)
 
 

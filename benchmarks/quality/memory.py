@@ -21,7 +21,7 @@ TOP: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, the ids of the messages that answer it, and whether they share its words or only its meaning."""
+    """A question, the ids of the messages that answer it, and whether those share its words or only its meaning."""
 
     text: str
     relevant: list[str]
@@ -74,7 +74,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def main() -> int:
-    """Prints a row for each local embedder that is there."""
+    """Prints a row for each local embedder that is available."""
     texts, questions = labelled()
     sys.stdout.write(f"{len(texts)} messages, {len(questions)} questions\n")
     sys.stdout.write("embedder                   same words  same meaning  all   ms/text\n")

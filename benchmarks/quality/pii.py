@@ -1,6 +1,6 @@
 """Precision and recall of `pii-detector`'s local stage on tests/quality/pii.jsonl: no model, no network.
 
-A labelled place counts as found where a hit of its type covers it whole; a hit is right where it is such a one. What
+A labelled place is found if a hit of its type covers all of it; a hit is right if it covers such a place. Data that
 only a model finds (names, addresses, dates of birth) is not labelled.
 """
 
@@ -18,7 +18,7 @@ from procession_services.processors.core.pii.scanner import LOCAL_TYPES, LocalSc
 
 SET: Final = Path(__file__).parents[2] / "tests" / "quality" / "pii.jsonl"
 VEIL: Final = "\u241f"
-"""Stands in the middle of secrets in the file, so that nobody's secret scanner takes them for real ones."""
+"""Splits the secrets in the file, so that secret scanners do not take them for real ones."""
 
 
 _WIDTH: Final = 160
@@ -35,7 +35,7 @@ class Case:
 
 @dataclass(slots=True)
 class Score:
-    """Counts of one type, or of all."""
+    """Counts for one type, or for all."""
 
     right: int = 0
     wrong: int = 0
@@ -43,18 +43,18 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """Hits that are right, of all hits."""
+        """Share of hits that are right."""
         return self.right / max(1, self.right + self.wrong)
 
     @property
     def recall(self) -> float:
-        """Places that are found, of all places."""
+        """Share of places that are found."""
         return self.right / max(1, self.right + self.missed)
 
 
 @dataclass(slots=True)
 class Result:
-    """Scores by type, places that no hit of any type covers, and the errors to look at."""
+    """Scores by type, the number of places that no hit of any type covers, and the errors to look at."""
 
     scores: dict[str, Score] = field(default_factory=dict)
     uncovered: int = 0
@@ -112,19 +112,19 @@ def report() -> str:
     result = evaluate(cases, scanner.find)
     clean = sum(not case.places for case in cases)
     languages = Counter(case.language for case in cases)
-    lines = [f"{len(cases)} texts in {len(languages)} languages, {clean} of them without any"]
+    lines = [f"{len(cases)} texts in {len(languages)} languages, {clean} of them without personal data"]
     lines.append(f"{'':16}{'places':>8}{'right':>7}{'wrong':>7}{'missed':>8}{'precision':>11}{'recall':>8}")
     for kind, score in [*sorted(result.scores.items()), ("all", result.total)]:
         figures = f"{score.right + score.missed:>8}{score.right:>7}{score.wrong:>7}{score.missed:>8}"
         lines.append(f"{kind:16}{figures}{score.precision:>11.3f}{score.recall:>8.3f}")
-    lines.append(f"places that nothing covers: {result.uncovered}")
+    lines.append(f"places not covered by any hit: {result.uncovered}")
     lines += [f"  {error[:_WIDTH]}" for error in result.errors]
     size = sum(len(case.text) for case in cases)
     began = time.perf_counter()
     for case in cases:
         scanner.find(case.text)
     took = time.perf_counter() - began
-    lines.append(f"{took / len(cases) * 1e6:.0f} us a text, {took / size * 1e9:.0f} us a kilobyte")
+    lines.append(f"{took / len(cases) * 1e6:.0f} us per text, {took / size * 1e9:.0f} us per kilobyte")
     return "\n".join(lines)
 
 

@@ -32,24 +32,26 @@ class ProcessorRef(WireStruct):
     id: Annotated[
         str, Field(min_length=1, description="Registered processor id, for example `unicode-normalizer`.")
     ]
-    options: Annotated[JsonObject, Field(description="Options of that processor, either spelling.")] = field(
-        default_factory=dict
-    )
+    options: Annotated[
+        JsonObject, Field(description="Options of that processor, in camelCase or snake_case.")
+    ] = field(default_factory=dict)
     as_: Annotated[
         str | None,
         Field(
-            alias="as", min_length=1, description="Instance id: state key and `processorId`; default: `id`."
+            alias="as",
+            min_length=1,
+            description="Id of this instance, which is its state key and its `processorId`; default: `id`.",
         ),
     ] = field(name="as", default=None)
     on_error: Annotated[
         Literal["fail", "skip"] | None,
         Field(
-            description="When a hook raises: end the run, or go on with the value unchanged (D-2). Default: the "
-            "processor's own, else `skip` for processOutputStream and `fail` for the others. Not of processAPIError: "
-            "the next one is asked (R-AE-7)."
+            description="If a hook raises: end the run, or continue with the value unchanged (D-2). Default: the "
+            "processor's own, else `skip` for processOutputStream and `fail` for the others. Does not apply to "
+            "processAPIError: there the next processor is asked (R-AE-7)."
         ),
     ] = None
-    timeout: Annotated[float | None, Field(gt=0, description="Seconds one hook call may take.")] = None
+    timeout: Annotated[float | None, Field(gt=0, description="Seconds that one hook call may take.")] = None
 
     @property
     def instance(self) -> str:
@@ -64,7 +66,7 @@ class ToolRef(WireStruct):
 
     id: Annotated[str, Field(min_length=1, description="Registered tool id.")]
     as_: Annotated[
-        str | None, Field(alias="as", min_length=1, description="Name the model sees; default: `id`.")
+        str | None, Field(alias="as", min_length=1, description="Name that the model sees; default: `id`.")
     ] = field(name="as", default=None)
     options: Annotated[JsonObject, Field(description="Options of that tool.")] = field(default_factory=dict)
     description: Annotated[str | None, Field(description="Overrides the tool's own description.")] = None
@@ -72,9 +74,9 @@ class ToolRef(WireStruct):
         None
     )
     require_approval: Annotated[
-        bool | None, Field(description="Suspend the run until a person approves.")
+        bool | None, Field(description="Suspend the run until a person approves the call.")
     ] = None
-    timeout: Annotated[float | None, Field(gt=0, description="Seconds one call may take.")] = None
+    timeout: Annotated[float | None, Field(gt=0, description="Seconds that one call may take.")] = None
 
     @property
     def name(self) -> str:
@@ -86,7 +88,7 @@ class FactoryRef(StrictModel):
     """A named function that builds an array of refs per request from the request context (R-CF-2)."""
 
     factory: str = Field(min_length=1, description="Registered factory name.")
-    options: JsonObject = Field(default_factory=dict, description="Options handed to the factory.")
+    options: JsonObject = Field(default_factory=dict, description="Options for the factory.")
 
 
 class ModelEntry(WireStruct):
@@ -98,10 +100,10 @@ class ModelEntry(WireStruct):
     id: Annotated[str | None, Field(description="A label; nothing reads it.")] = None
     max_retries: Annotated[int | None, Field(ge=0, description="Overrides the agent's `maxRetries`.")] = None
     enabled: Annotated[bool, Field(description="False: the entry is skipped.")] = True
-    model_settings: Annotated[ModelSettings, Field(description="Added to the agent's, and win.")] = field(
+    model_settings: Annotated[ModelSettings, Field(description="Merged into the agent's, and win.")] = field(
         default_factory=dict
     )
-    provider_options: Annotated[JsonObject, Field(description="Added to the agent's, and win.")] = field(
+    provider_options: Annotated[JsonObject, Field(description="Merged into the agent's, and win.")] = field(
         default_factory=dict
     )
     headers: Annotated[dict[str, str], Field(description="Extra HTTP headers of the call.")] = field(
@@ -110,28 +112,31 @@ class ModelEntry(WireStruct):
 
 
 class StructuredOutput(StrictModel):
-    """Structured output (R-SO-1)."""
+    """Asks for an object instead of free text (R-SO-1)."""
 
     schema_: JsonObject = Field(alias="schema", description="JSON Schema of the object.")
     model: str | None = Field(
-        default=None, description="A second model, which makes the object of the finished answer."
+        default=None, description="A second model, which makes the object from the finished answer."
     )
     error_strategy: Literal["strict", "warn", "fallback"] = Field(
-        default="strict", description="An answer that does not fit: fail, go on without, or `fallbackValue`."
+        default="strict",
+        description="If the answer does not fit the schema: fail, warn and continue without an object, or use "
+        "`fallbackValue`.",
     )
-    fallback_value: Any = Field(default=None, description="The object in that case.")
+    fallback_value: Any = Field(default=None, description="The object that `fallback` uses.")
     instructions: str | None = Field(
-        default=None, description="What the model is told before the schema, with `jsonPromptInjection`."
+        default=None, description="With `jsonPromptInjection`: what the model is told before the schema."
     )
     json_prompt_injection: bool = Field(
-        default=False, description="Put the schema into the prompt, for models without a response format."
+        default=False,
+        description="Put the schema into the prompt, for models that support no response format.",
     )
 
 
 class ToolChoiceTool(StrictModel):
-    """A demand for one tool."""
+    """The model must call this tool."""
 
-    type: Literal["tool"] = Field(default="tool", description="What is demanded.")
+    type: Literal["tool"] = Field(default="tool", description="Always `tool`.")
     tool_name: str = Field(description="The name that the model sees.")
 
 
@@ -171,46 +176,48 @@ class AgentOptions(StrictModel):
     max_steps: int | None = Field(
         default=None,
         ge=0,
-        description="Steps at the most; default: 5, or no limit with `stopWhen`; 0 counts as not given (R-LP-1).",
+        description="Maximum number of steps; default: 5, or no limit with `stopWhen`; 0 means the default (R-LP-1).",
     )
     max_processor_retries: int | None = Field(
         default=None,
         ge=0,
-        description="Retry budget of the run; default: 10 with `errorProcessors`, else none (R-AB-22).",
+        description="How often processors may have the model asked again, per run; default: 10 with "
+        "`errorProcessors`, else 0 (R-AB-22).",
     )
     max_retries: int | None = Field(
-        default=None, ge=0, description="Retries of one model call; default: none (R-MS-3)."
+        default=None, ge=0, description="Retries of one model call; default: 0 (R-MS-3)."
     )
     model_settings: ModelSettings | None = Field(
         default=None,
         description="`temperature`, `maxOutputTokens`, `topP`, `topK`, `presencePenalty`, `frequencyPenalty`, "
         "`stopSequences`, `seed`, `maxRetries`, `headers`, `timeout` (milliseconds; or by name: `totalMs`, `stepMs`, "
-        "`firstChunkMs`, `chunkMs`). Others are not sent: an error in a request, a warning of `procession check` in "
-        "a file. What one provider knows belongs in `providerOptions`. What the model's provider does not take, as far "
-        "as LiteLLM knows, is left out without a word, be it a setting, a `toolChoice`, the tools, or the schema of "
-        "`structuredOutput`. Merged deeply (R-MS-1).",
+        "`firstChunkMs`, `chunkMs`). Any other name is not sent; it is an error in a request, and in a file "
+        "`procession check` warns of it. Options of one provider belong in `providerOptions`. What LiteLLM knows the "
+        "provider not to accept (a setting, `toolChoice`, the tools, or the schema of `structuredOutput`) is silently "
+        "left out. Merged deeply (R-MS-1).",
     )
     provider_options: JsonObject | None = Field(
-        default=None, description="By provider; merged deeply (R-MS-2)."
+        default=None, description="Options by provider; merged deeply (R-MS-2)."
     )
     tool_choice: ToolChoice | None = Field(default=None, description="Default: `auto`.")
     active_tools: list[str] | None = Field(
-        default=None, description="Tools that the model is shown; default: all."
+        default=None, description="Names of the tools that the model is shown; default: all."
     )
     structured_output: StructuredOutput | None = Field(
         default=None, description="Ask for an object instead of free text."
     )
     stop_when: list[AnyProcessor] | None = Field(
         default=None,
-        description="Stop conditions (R-LP-3): `step-count-is` (option `count`), `has-tool-call` (`toolName`), or "
-        "those of plugins.",
+        description="Stop conditions (R-LP-3): `step-count-is` (option `count`), `has-tool-call` (option "
+        "`toolName`), or those of plugins.",
     )
     prepare_step: AnyProcessor | None = Field(
         default=None,
         description="A processor whose processInputStep runs after the whole input array (R-IS-11).",
     )
     require_tool_approval: bool | None = Field(
-        default=None, description="Tool calls wait for a person; a tool's own rule counts more (R-AP-1)."
+        default=None,
+        description="Tool calls wait for a person; a tool's own `requireApproval` takes precedence (R-AP-1).",
     )
     include_raw_chunks: bool | None = Field(
         default=None, description="Also send the provider's events as `raw` chunks."
@@ -219,11 +226,11 @@ class AgentOptions(StrictModel):
         default=None,
         gt=0,
         le=LONGEST_RUN,
-        description="Seconds until the run is ended with an error, a year at most; default: PROCESSION_RUN_TIMEOUT.",
+        description="Seconds after which the run ends with an error, at most a year; default: PROCESSION_RUN_TIMEOUT.",
     )
 
     def unknown_settings(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """The settings of model calls that there are not: the place of each, and what its author is told."""
+        """Settings of model calls that do not exist: the place of each, and what its author is told."""
         for place, told in unknown_settings(self.model_settings or {}):
             yield ("modelSettings", *place), told
         for index, entry in enumerate(self.model if isinstance(self.model, list) else ()):
@@ -232,13 +239,13 @@ class AgentOptions(StrictModel):
 
 
 class Agent(AgentOptions):
-    """An agent: a name, a model, and its procession of processors."""
+    """An agent: a name, a model, and its processors."""
 
     name: str = Field(
         min_length=1,
         max_length=200,
         pattern=r"^[A-Za-z0-9_-]+$",
-        description="Token of the request's subject.",
+        description="Name of the agent, a token of the request's subject.",
     )
     description: str | None = Field(default=None, description="For people.")
     tools: list[AnyTool] = Field(default_factory=list, description="What the model may call.")

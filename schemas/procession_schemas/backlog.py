@@ -1,4 +1,4 @@
-"""What is stored of a run's chunks, for who comes back, and whether there is anything of the run."""
+"""The stored chunks of a run, for clients that come back, and whether the run is known."""
 
 from pydantic import Field, field_validator
 
@@ -9,20 +9,24 @@ from procession_schemas.run import Failure
 
 
 class BacklogRequest(WireModel):
-    """Which stored chunk batches: those of a run, from a number in the stream on; or only whether it is `known`."""
+    """Asks for stored chunk batches of a run, from a number in the stream on; or only whether the run is `known`."""
 
     run: str
     after: int = Field(
         default=0,
         ge=0,
         lt=2**63,
-        description="A number of the stream CHUNKS, not of a chunk: `last` of the answer before; 0: all.",
+        description="Sequence number in the stream CHUNKS, not the number of a chunk: `last` of the previous answer; "
+        "0: from the start.",
     )
     known: bool = Field(
-        default=False, description="True: no batches, but whether there is anything of the run."
+        default=False, description="True: only say whether the run is known, without batches."
     )
     request: int | None = Field(
-        default=None, ge=0, lt=2**63, description="With `known`, the place of the run's request in RUNS."
+        default=None,
+        ge=0,
+        lt=2**63,
+        description="With `known`: the sequence number of the run's request in RUNS.",
     )
 
     @field_validator("run")
@@ -35,15 +39,15 @@ class BacklogReply(WireModel):
     """Some of the stored batches, oldest first; or whether the run is known."""
 
     last: int = Field(
-        description="The number in the stream of the last one, which is the next `after`; 0: no more."
+        description="Sequence number in the stream of the last batch, to be sent as the next `after`; 0: no more."
     )
     batches: list[ChunkBatch]
     known: bool | None = Field(
         default=None,
-        description="False: there is no such run, or NATS and Redis have lost it, and nothing will come of it.",
+        description="False: there is no such run, or NATS and Redis have lost it, so it will never end.",
     )
     request: int | None = Field(
         default=None,
-        description="The place of the run's request in RUNS while it is there, as before it is accepted.",
+        description="Sequence number of the run's request in RUNS while it is stored there, as until it is accepted.",
     )
-    error: Failure | None = Field(default=None, description="Why the question is none.")
+    error: Failure | None = Field(default=None, description="Why the request is not valid.")

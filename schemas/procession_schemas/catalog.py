@@ -1,7 +1,7 @@
-"""The table of all messages: what travels, where, between whom, and what for.
+"""The table of all messages: what is sent, on which subject, between whom, and what for.
 
-JSON Schemas, the AsyncAPI document and docs/reference/messages.md are made from it, and tests/contract hold it and the
-code together. A message that is not in the table does not travel.
+JSON Schemas, the AsyncAPI document and docs/reference/messages.md are generated from it, and tests/contract keeps it
+and the code in step. A message that is not in the table is never sent.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ from procession_schemas.run import RunRequest
 from procession_schemas.work import Control, WorkCommand, WorkResult
 
 CLIENT: Final = "client"
-"""Whoever asks for runs."""
+"""A program that asks for runs."""
 OPERATOR: Final = "operator"
-"""Whoever watches the system."""
+"""A person or program that watches the system."""
 TOOL: Final = "remote tool"
 """A tool in a process of its own."""
 
@@ -92,38 +92,39 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "run.request", RunRequest, _pattern(subjects.run, "{tenant}", "{agent}"), "RUNS",
         (CLIENT,), (ORCHESTRATOR,),
-        "Asks for a run; stored means that it will end in exactly one `run.finished`.",
+        "Asks for a run. Once the request is stored, it will end in exactly one `run.finished`.",
     ),
     Row(
         "work.command", WorkCommand, _pattern(subjects.work, "{service}", "{tenant}", "{run}"), "WORK",
         SERVICES, WORKERS,
-        "Operations for one service to run on the context of a run; sent by whoever has done the ones before, unless "
-        "they are handed over. The header `Procession-Again` says that somebody may have begun them.",
+        "Operations for one service to run on the context of a run; sent by the service that has done the ones before, "
+        "unless it hands them over (`work.handed`). The header `Procession-Again` says that somebody may have "
+        "begun them already.",
     ),
     Row(
         "work.result", WorkResult, _pattern(subjects.work, ORCHESTRATOR, "{tenant}", "{run}"), "WORK",
         WORKERS, (ORCHESTRATOR,),
-        "What came of a command, from a host that does not take it into the run itself, or has given up.",
+        "The outcome of a command, from a service that does not continue the run itself, or has given up.",
     ),
     Row(
         "control", Control, _pattern(subjects.control, "{tenant}", "{run}"), "WORK",
         (CLIENT,), (ORCHESTRATOR,),
-        "Cancels a run, or decides about a tool call for which it waits.",
+        "Cancels a run, or decides on a tool call for which it waits.",
     ),
     Row(
         "run.accepted", events.RunAccepted, _event("run.accepted"), "EVENTS",
         (ORCHESTRATOR,), (CLIENT,),
-        "The request is valid, and its run has begun or waits for its turn.",
+        "The request is valid, and its run has started or waits for its turn.",
     ),
     Row(
         "run.suspended", events.RunSuspended, _event("run.suspended"), "EVENTS",
         SERVICES, (CLIENT,),
-        "The run waits for a person; its result so far says for what.",
+        "The run waits for a person; its result so far says what for.",
     ),
     Row(
         "run.resumed", events.RunResumed, _event("run.resumed"), "EVENTS",
         (ORCHESTRATOR,), (CLIENT,),
-        "A run that waited goes on.",
+        "A run that waited for a person continues.",
     ),
     Row(
         "run.finished", events.RunFinished, _event("run.finished"), "EVENTS",
@@ -133,7 +134,8 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "request.rejected", events.RequestRejected, _event("request.rejected"), "EVENTS",
         (ORCHESTRATOR,), (CLIENT,),
-        "A request was refused: a limit is reached, Redis is away, or its id is that of a run with another request.",
+        "A request was refused: a limit is reached, Redis does not answer, or its id belongs to a run with another "
+        "request.",
     ),
     Row(
         "chunk.batch", ChunkBatch, _pattern(subjects.chunk, "{tenant}", "{run}"), "CHUNKS",
@@ -143,59 +145,61 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "violation", events.ProcessorViolation, _pattern(subjects.violation, "{tenant}", "{processor}"), "VIOLATIONS",
         ("input_processors", "output_processors", "error_recovery", "memory"), (OPERATOR,),
-        "A processor aborted; the audit trail of every guardrail.",
+        "A processor aborted; these messages are the audit trail of all guardrails.",
     ),
     Row(
         "dead.letter", None, _pattern(subjects.dead, "{stream}", "{service}", "{tenant}", "{run}"), "DEAD",
         SERVICES, (OPERATOR,),
-        "A message of RUNS or WORK that was delivered too often, or that no delivery can help: its body as it was, its "
-        "subject and the reason in the headers `Procession-Subject` and `Procession-Reason`, in ASCII with `\\x..` and "
-        "the like; of a run request the last tokens are `run`, tenant and agent. In the tokens other characters than "
-        "letters, digits, `_` and `-` are `_`. `Procession-Cut` says how long the body was where it is not whole.",
+        "A message of RUNS or WORK that was delivered too often, or that no further delivery can help, with its body "
+        "unchanged. The headers `Procession-Subject` and `Procession-Reason` have its subject and the reason, in ASCII "
+        "with escapes such as `\\x..`. For a run request, the last tokens of the subject are `run`, tenant and agent. "
+        "Characters other than letters, digits, `_` and `-` become `_` in the tokens. If the body was cut, "
+        "`Procession-Cut` has its original length.",
     ),
     Row(
         "cancel.signal", None, _pattern(subjects.cancelled, "{tenant}", "{run}"), None,
         SERVICES, WORKERS,
-        "Whoever works on this run should stop; the body is empty.",
+        "Tells every replica that works on this run to stop; the body is empty.",
     ),
     Row(
         "work.handed", handed.HandedCommand, _pattern(subjects.desk, "{service}", "{replica}"), None,
         SERVICES, WORKERS,
-        "A command for one replica, which it does without a message in WORK: whoever has one for the run keeps it. The "
-        "reply subject is where a replica without room answers with an empty body, and one that gives it up with "
-        "`-NAK`.",
+        "A command that is handed over to one replica without a message in WORK: the process that has a message for "
+        "the run keeps it meanwhile. On the reply subject, a replica without room answers with an empty body, and one "
+        "that gives the command up with `-NAK`.",
     ),
     Row(
         "work.undone", None, _pattern(subjects.undone, "{service}", "{replica}", "{tenant}", "{run}", "{owner}"), None,
         WORKERS, SERVICES,
-        "The replica does not do the command that was handed to it; `owner` names its claim, in three tokens.",
+        "The replica will not do the command that was handed to it; `owner` is the name of its claim, in three tokens.",
     ),
     Row(
         "holder.question", holders.HolderQuestion, _pattern(subjects.holder, "{service}", "{replica}"), None,
         SERVICES, SERVICES,
-        "Asks the replica that has claimed a command whether it works on it: NATS has given the command to another "
-        "replica, or somebody else has come to it who needs no other service for it, or keeps a message for its run.",
+        "Asks the replica that has claimed a command whether it still works on it. Asked by a replica to which NATS "
+        "has redelivered the command, or by one that could do it itself, or that keeps a message for its run.",
     ),
     Row(
         "holder.answer", holders.HolderAnswer, "_INBOX.{request}", None,
         SERVICES, SERVICES,
-        "Whether it does.",
+        "Whether the replica still works on the command.",
         reply=True,
     ),
     Row(
         "lease.request", leases.LeaseRequest, _pattern(subjects.lease, "output_processors"), None,
         _STREAMING, ("output_processors",),
-        "Asks an output replica to take a stream of chunks; with a replica's id behind it, asks that one.",
+        "Asks an output replica to take a stream of chunks; with a replica's id at the end of the subject, asks that "
+        "one.",
     ),
     Row(
         "lease.offer", None, _pattern(subjects.offer, "output_processors"), None,
         _STREAMING, ("output_processors",),
-        "Asks all output replicas who can take a stream after one was lost; the first answer counts.",
+        "Asks all output replicas which of them can take a stream after a replica was lost; the first answer counts.",
     ),
     Row(
         "lease.reply", leases.LeaseReply, "_INBOX.{request}", None,
         ("output_processors",), _STREAMING,
-        "Which replica took the stream, and where its frames go.",
+        "Which replica took the stream, and where to send its frames.",
         reply=True,
     ),
     Row(
@@ -206,57 +210,61 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "lease.answer", leases.FrameAnswer, _TO_SENDER, None,
         ("output_processors",), _STREAMING,
-        "How far the replica is with a stream, and at the end what came of it.",
+        "How far the replica has got with a stream, and at the end its outcome.",
     ),
     Row(
         "guard.request", guard.GuardRequest, _pattern(subjects.api, "input_processors", "{tenant}", "guard"), None,
         ("llm_gateway",), ("input_processors",),
-        "Asks an input guardrail that runs beside the model call; with a replica's id behind it, asks that one.",
+        "Asks an input guardrail that runs beside the model call; with a replica's id at the end of the subject, asks "
+        "that replica.",
     ),
     Row(
         "guard.offer", None, _pattern(subjects.offer, "input_processors"), None,
         ("llm_gateway",), ("input_processors",),
-        "Asks all input replicas who can judge after one has fallen silent; the first answer counts.",
+        "Asks all input replicas which of them can run a guard after a replica has fallen silent; the first answer "
+        "counts.",
     ),
     Row(
         "guard.offered", offers.ReplicaOffer, "_INBOX.{request}", None,
         ("input_processors",), ("llm_gateway",),
-        "A replica that lives.",
+        "A replica that is alive.",
         reply=True,
     ),
     Row(
         "guard.reply", guard.GuardReply, "_INBOX.{request}", None,
         ("input_processors",), ("llm_gateway",),
-        "Its verdict; until then nothing of the model's answer goes anywhere.",
+        "The guard's verdict; until it is there, no part of the model's answer is passed on.",
         reply=True,
     ),
     Row(
         "generate.request", generate.GenerateRequest,
         _pattern(subjects.api, "llm_gateway", "{tenant}", "generate"), None,
         _ASKING, ("llm_gateway",),
-        "A question of a processor or a tool to a model; with a replica's id behind it, for that one.",
+        "A question that a processor or a tool asks a model; with a replica's id at the end of the subject, for that "
+        "replica.",
     ),
     Row(
         "generate.offer", None, _pattern(subjects.offer, "llm_gateway"), None,
         _ASKING, ("llm_gateway",),
-        "Asks all gateways who can ask a model, for vectors too, after one has fallen silent; the first answer counts.",
+        "Asks all gateways which of them can call a model, or an embedding model, after a gateway has fallen silent; "
+        "the first answer counts.",
     ),
     Row(
         "generate.offered", offers.ReplicaOffer, "_INBOX.{request}", None,
         ("llm_gateway",), _ASKING,
-        "A replica that lives.",
+        "A replica that is alive.",
         reply=True,
     ),
     Row(
         "generate.reply", generate.GenerateReply, "_INBOX.{request}", None,
         ("llm_gateway",), _ASKING,
-        "The whole answer, or why there is none.",
+        "The whole answer of the model, or why there is none.",
         reply=True,
     ),
     Row(
         "embed.request", embed.EmbedRequest, _pattern(subjects.api, "llm_gateway", "{tenant}", "embed"), None,
         ("memory",), ("llm_gateway",),
-        "Texts that semantic recall wants as vectors; with a replica's id behind it, for that one.",
+        "Texts that semantic recall needs as vectors; with a replica's id at the end of the subject, for that replica.",
     ),
     Row(
         "embed.reply", embed.EmbedReply, "_INBOX.{request}", None,
@@ -267,24 +275,24 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "memory.request", JsonObject, _pattern(subjects.api, "memory", "{tenant}", "{operation}"), None,
         (CLIENT, "tools"), ("memory",),
-        "Reads or changes threads and messages; operations and fields: [memory](../memory.md#in-other-languages). The "
-        "tool of working memory asks for `update-note`.",
+        "Reads or changes threads and messages; for operations and fields see "
+        "[memory](../memory.md#in-other-languages). The tool of working memory uses `update-note`.",
     ),
     Row(
         "memory.reply", JsonObject, "_INBOX.{request}", None,
         ("memory",), (CLIENT, "tools"),
-        "The answer, or `error` with a `Failure`.",
+        "The answer, or an `error`, which is a `Failure`.",
         reply=True,
     ),
     Row(
         "backlog.request", backlog.BacklogRequest, _pattern(subjects.api, "orchestrator", "{tenant}", "backlog"), None,
         (CLIENT,), ("orchestrator",),
-        "Asks for the stored chunks of a run, or whether there is anything of it.",
+        "Asks for the stored chunks of a run, or whether the run is known.",
     ),
     Row(
         "backlog.reply", backlog.BacklogReply, "_INBOX.{request}", None,
         ("orchestrator",), (CLIENT,),
-        "Some of the stored chunks, or whether there is anything of the run.",
+        "Some of the stored chunks, or whether the run is known.",
         reply=True,
     ),
     Row(
@@ -295,28 +303,28 @@ CATALOG: Final[tuple[Row, ...]] = (
     Row(
         "reload.request", None, subjects.admin("reload"), None,
         (OPERATOR,), SERVICES,
-        "Has every replica read its files anew, and say what is wrong with them; the body is empty.",
+        "Tells every replica to read its files again, and to report what is wrong with them; the body is empty.",
     ),
     Row(
         "models.request", admin.ModelsRequest, subjects.admin("models"), None,
         (OPERATOR,), ("llm_gateway",),
-        "Asks the gateways whether they could call some models.",
+        "Asks the gateways whether they can call certain models.",
     ),
     Row(
         "status.reply", admin.ServiceStatus, "_INBOX.{request}", None,
         SERVICES, (OPERATOR,),
-        "What a replica has found, and what counts there.",
+        "What a replica has found, and which configuration it uses.",
         reply=True,
     ),
     Row(
         "tool.request", remote_tools.RemoteToolRequest, "tool.{name}", None,
         ("tools",), (TOOL,),
-        "One call of a tool that somebody else runs.",
+        "One call of a tool that runs outside Procession.",
     ),
     Row(
         "tool.reply", remote_tools.RemoteToolReply, "_INBOX.{request}", None,
         (TOOL,), ("tools",),
-        "What the tool gave.",
+        "The result of the tool, or its error.",
         reply=True,
     ),
 )  # fmt: skip
@@ -324,5 +332,5 @@ CATALOG: Final[tuple[Row, ...]] = (
 
 
 def row(name: str) -> Row:
-    """The row of a message; KeyError when there is none."""
+    """The row of a message; raises KeyError when there is none."""
     return {each.name: each for each in CATALOG}[name]

@@ -8,20 +8,20 @@ from procession_schemas.base import JsonObject
 
 
 class WithMetadata(TypedDict):
-    """What a provider adds of its own, by provider."""
+    """Additional data of the provider, by provider."""
 
     providerMetadata: NotRequired[JsonObject]
 
 
 class StartPayload(TypedDict):
-    """The agent (`id`) and the run's assistant message."""
+    """The agent (`id`), and the run's assistant message (`messageId`)."""
 
     id: str
     messageId: str
 
 
 class StepStartPayload(TypedDict):
-    """An attempt of a step begins to answer."""
+    """An attempt of a step starts."""
 
     messageId: str
     request: JsonObject
@@ -29,7 +29,7 @@ class StepStartPayload(TypedDict):
 
 
 class ResponseMetadataPayload(TypedDict):
-    """What the provider says of its response; `timestamp` is ISO-8601."""
+    """What the provider says about its response; `timestamp` is ISO 8601."""
 
     id: NotRequired[str]
     modelId: NotRequired[str]
@@ -55,7 +55,7 @@ class ReasoningPayload(TextPayload):
 
 
 class SignaturePayload(BlockPayload):
-    """The provider's signature under its reasoning."""
+    """The provider's signature of its reasoning."""
 
     signature: str
 
@@ -67,7 +67,7 @@ class RedactedPayload(BlockPayload):
 
 
 class CallPayload(WithMetadata):
-    """Which call of which tool."""
+    """A call of a tool."""
 
     toolCallId: str
     toolName: str
@@ -96,7 +96,7 @@ class CallInputEndPayload(WithMetadata):
 
 
 class ToolCallPayload(CallPayload):
-    """A complete call; `argsText` instead of `args` where the model's text is no JSON even after a repair."""
+    """A complete call; `argsText` instead of `args` if the model's text is not JSON even after a repair."""
 
     args: NotRequired[Any]
     argsText: NotRequired[str]
@@ -106,7 +106,7 @@ class ToolCallPayload(CallPayload):
 
 
 class ToolResultPayload(CallPayload):
-    """What a tool gave."""
+    """The result of a tool."""
 
     args: Any
     result: Any
@@ -121,7 +121,7 @@ class ToolError(TypedDict):
 
 
 class ToolErrorPayload(CallPayload):
-    """A call that failed, of an unknown tool, or with arguments that do not fit (D-38)."""
+    """A call that failed, names an unknown tool, or has arguments that do not fit (D-38)."""
 
     args: Any
     error: ToolError
@@ -145,7 +145,7 @@ class ApprovalPayload(TypedDict):
 
 
 class SuspendedPayload(ApprovalPayload):
-    """A call whose tool waits for data."""
+    """A call whose tool waits for data from a person."""
 
     suspendPayload: Any
 
@@ -171,7 +171,7 @@ class SourcePayload(WithMetadata):
 
 
 class FilePayload(WithMetadata):
-    """A file that the model made; `data` is base64 or an address."""
+    """A file that the model generated; `data` is base64 or a URL."""
 
     data: str
     mimeType: str
@@ -191,9 +191,9 @@ class StepOutcome(TypedDict):
 
 
 class StepOutput(TypedDict):
-    """What an attempt, or at the end the run, amounts to.
+    """Text and usage of an attempt, or at the end of the run.
 
-    `shortened` says that the text, which the deltas had, is cut, since NATS takes no longer message.
+    `shortened`: the text, which the deltas had in full, is cut because it is too long for a NATS message.
     """
 
     text: NotRequired[str]
@@ -204,7 +204,7 @@ class StepOutput(TypedDict):
 class FinishPayload(TypedDict):
     """The end of an attempt (`step-finish`) or of the run (`finish`).
 
-    The provider's own `finish`, which stream hooks see and clients do not, has no `messageId`.
+    The provider's own `finish`, which only stream hooks see, has no `messageId`.
     """
 
     stepResult: StepOutcome

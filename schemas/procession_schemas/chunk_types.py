@@ -1,8 +1,9 @@
-"""What every type of chunk holds (R-CH-1, core.md 11.2), for type checkers and for JSON Schema.
+"""The fields of every type of chunk (R-CH-1, core.md 11.2), for type checkers and for JSON Schema.
 
-Nothing here runs: a chunk is a plain dict, and `procession_schemas.chunks.Chunk` is what functions take and give. Who
-casts one to `CoreChunk` has it narrowed: after `chunk["type"] == "text-delta"` a type checker knows `payload["text"]`.
-`runId` and `from` are the runtime's; they are missing while processors have a chunk, and on `data-*` chunks for good.
+Nothing here is used at run time: a chunk is a plain dict, and functions take and return
+`procession_schemas.chunks.Chunk`. Cast one to `CoreChunk` to have it narrowed: after `chunk["type"] == "text-delta"` a
+type checker knows `payload["text"]`. The runtime sets `runId` and `from`; they are missing while processors have a
+chunk, and `data-*` chunks never have them.
 """
 
 from typing import Annotated, Any, Final, Literal, NotRequired
@@ -54,21 +55,21 @@ class StartChunk(Identity):
 
 
 class StepStartChunk(Identity):
-    """Before the chunks of an attempt."""
+    """Comes before the chunks of an attempt."""
 
     type: Literal["step-start"]
     payload: StepStartPayload
 
 
 class ResponseMetadataChunk(Identity):
-    """For processors only."""
+    """What the provider says about its response; only processors see it."""
 
     type: Literal["response-metadata"]
     payload: ResponseMetadataPayload
 
 
 class BlockChunk(Identity):
-    """A block opens or closes."""
+    """A block of text or reasoning begins or ends."""
 
     type: Literal["text-start", "text-end", "reasoning-start", "reasoning-end"]
     payload: BlockPayload
@@ -89,7 +90,7 @@ class ReasoningDeltaChunk(Identity):
 
 
 class ReasoningSignatureChunk(Identity):
-    """A signature under a reasoning block."""
+    """The provider's signature of a reasoning block."""
 
     type: Literal["reasoning-signature"]
     payload: SignaturePayload
@@ -103,7 +104,7 @@ class RedactedReasoningChunk(Identity):
 
 
 class ToolCallInputStartChunk(Identity):
-    """A call whose arguments are streamed begins."""
+    """A tool call whose arguments are streamed begins."""
 
     type: Literal["tool-call-input-streaming-start"]
     payload: CallInputStartPayload
@@ -124,56 +125,56 @@ class ToolCallInputEndChunk(Identity):
 
 
 class ToolCallChunk(Identity):
-    """A complete call, once per call id; dropping or aborting on it stops the tool (D-20)."""
+    """A complete tool call, once per call id; a processor that drops it, or aborts on it, stops the tool (D-20)."""
 
     type: Literal["tool-call"]
     payload: ToolCallPayload
 
 
 class ToolResultChunk(Identity):
-    """A call succeeded."""
+    """A tool call succeeded."""
 
     type: Literal["tool-result"]
     payload: ToolResultPayload
 
 
 class ToolErrorChunk(Identity):
-    """A call failed."""
+    """A tool call failed."""
 
     type: Literal["tool-error"]
     payload: ToolErrorPayload
 
 
 class ToolOutputChunk(Identity):
-    """A tool wrote something; `from` is `USER`."""
+    """A running tool wrote something; `from` is `USER`."""
 
     type: Literal["tool-output"]
     payload: ToolOutputPayload
 
 
 class ToolApprovalChunk(Identity):
-    """The run waits until a person approves a call."""
+    """The run waits until a person approves a tool call."""
 
     type: Literal["tool-call-approval"]
     payload: ApprovalPayload
 
 
 class ToolSuspendedChunk(Identity):
-    """The run waits until a tool gets its data."""
+    """The run waits until a person sends the data that a tool asks for."""
 
     type: Literal["tool-call-suspended"]
     payload: SuspendedPayload
 
 
 class ToolDeniedChunk(Identity):
-    """A call was declined."""
+    """A person declined a tool call."""
 
     type: Literal["tool-output-denied"]
     payload: DeniedPayload
 
 
 class SourceChunk(Identity):
-    """A citation."""
+    """A source that the model cites."""
 
     type: Literal["source"]
     payload: SourcePayload
@@ -187,14 +188,14 @@ class FileChunk(Identity):
 
 
 class RawChunk(Identity):
-    """A provider's event as it came, with `includeRawChunks`."""
+    """An event of the provider, unchanged; only with `includeRawChunks`."""
 
     type: Literal["raw"]
     payload: JsonObject
 
 
 class ObjectChunk(Identity):
-    """The structured output so far, or at last; `metadata.fallback` marks the fallback value."""
+    """The structured output, so far or complete (`object-result`); `metadata.fallback` marks the fallback value."""
 
     type: Literal["object", "object-result"]
     object: Any
@@ -208,7 +209,7 @@ class FinishChunk(Identity):
 
 
 class ErrorChunk(Identity):
-    """A failure; it ends the stream, unless `step-finish` and `finish` follow a failed model call."""
+    """A failure; it ends the stream, except that after a failed model call `step-finish` and `finish` may follow."""
 
     type: Literal["error"]
     payload: ErrorPayload
@@ -222,21 +223,21 @@ class AbortChunk(Identity):
 
 
 class TripwireChunk(Identity):
-    """The run was blocked; nothing follows."""
+    """A processor blocked the run; nothing follows."""
 
     type: Literal["tripwire"]
     payload: TripwirePayload
 
 
 class ResetChunk(Identity):
-    """What a client makes of the `reset` mark of a batch; it never travels."""
+    """Made by a client from the `reset` mark of a batch; it is never sent."""
 
     type: Literal["reset"]
     payload: ResetPayload
 
 
 class DataChunk(TypedDict):
-    """A chunk of a processor's or tool's own; delivered word for word (R-WR-3), kept unless `transient`."""
+    """A custom chunk of a processor or tool; delivered unchanged (R-WR-3), and stored unless `transient`."""
 
     type: Annotated[str, Field(pattern="^data-")]
     data: Any

@@ -54,19 +54,19 @@ ChunkOrigin = Literal["AGENT", "USER", "SYSTEM", "WORKFLOW"]
 class ChunkBatch(WireModel):
     """Chunks of one run on `procession.v1.chunk.<tenant>.<run>`.
 
-    Their numbers say their order: batches of two services may overtake each other. `seq` is the number of the first
-    chunk. Numbers rise by one over the whole run, and jump behind a `reset`. `seq` and `fence` have more
-    than 32 bits, but stay below 2^53. A reader drops what it has seen (`seq + i <= last`); a `seq` that is larger than
-    expected means that chunks are missing.
+    Batches of two services may overtake each other, so the numbers of the chunks give their order. `seq` is the number
+    of the first chunk. Numbers rise by one over the whole run, and jump after a `reset`. `seq` and `fence` may exceed
+    32 bits, but stay below 2^53. A reader drops chunks that it has already seen (`seq + i <= last`); a `seq` that is
+    larger than expected means that chunks are missing.
 
-    `end` marks the last batch. More may follow in two cases: the run waited for a person, and was resumed; or whoever
-    sent the end died before `run.finished` was told, and the whole answer is made again.
+    `end` marks the last batch. More batches may follow in two cases: the run waited for a person, and was resumed; or
+    the sender of the end died before `run.finished` was announced, and the whole answer is generated again.
 
-    `reset`: what follows replaces the chunks from that number on, since work was begun anew: a service died, or, with
-    nothing to replace, the run was cancelled, has taken too long, or failed before it said anything.
+    `reset`: what follows replaces the chunks from that number on, because work started over: a service died, or, with
+    nothing to replace, the run was cancelled, took too long, or failed before it sent anything.
 
-    `fence` rises with each command of the run, and each time that a command is done again. From the first number of a
-    fence on, chunks of a smaller fence do not count: whoever sent them has lost the run, and does not know it yet. A
+    `fence` rises with each command of the run, and each time that a command is repeated. From the first number of a
+    fence on, chunks with a smaller fence do not count: their sender has lost the run, and does not know it yet. A
     reader drops such chunks, or takes them back.
     """
 
@@ -74,8 +74,8 @@ class ChunkBatch(WireModel):
     seq: int
     chunks: list[dict[str, Any]]
     end: bool = False
-    reset: int | None = Field(default=None, description="First sequence number that no longer counts.")
-    fence: int = Field(default=0, description="Whose chunks count: those of the greater fence.")
+    reset: int | None = Field(default=None, description="Number of the first chunk that no longer counts.")
+    fence: int = Field(default=0, description="Chunks of the greater fence count.")
     timed: bool = Field(
-        default=False, description="Chunks of this fence depend on time: nobody else would make the same."
+        default=False, description="Chunks of this fence depend on time: made again, they would differ."
     )

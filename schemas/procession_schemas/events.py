@@ -8,14 +8,15 @@ from procession_schemas.base import WireModel
 from procession_schemas.run import Failure, RunResult
 
 _END_SEQ = (
-    "The number behind that of the last chunk so far: who has read up to it has all, also when none is kept."
+    "One more than the number of the last chunk so far: a client that has read all chunks below it has them all, even "
+    "if none are stored."
 )
 
 
 class RunAccepted(WireModel):
     """The request is valid, stored and will end in exactly one `run.finished`.
 
-    Who listens may hear it more than once, as when the request is sent again.
+    A client may receive it more than once, for example if the request is sent again.
     """
 
     type: Literal["run.accepted"] = "run.accepted"
@@ -28,21 +29,23 @@ class RunAccepted(WireModel):
 
 
 class RunSuspended(WireModel):
-    """The run waits for a person; `result.suspendPayload.calls` says for what.
+    """The run waits for a person; `result.suspendPayload.calls` says what for.
 
-    It is said again, under the same fence, when some of the calls have been decided: with those that are left.
+    It is sent again, with the same fence and the remaining calls, when only some of the calls have been decided.
     """
 
     type: Literal["run.suspended"] = "run.suspended"
     run_id: str
     at: str
-    fence: int = Field(default=0, description="What the run sends when it goes on has at least this fence.")
+    fence: int = Field(
+        default=0, description="What the run sends after it continues has at least this fence."
+    )
     end_seq: int | None = Field(default=None, description=_END_SEQ)
     result: RunResult
 
 
 class RunResumed(WireModel):
-    """All was decided, and the run goes on; a suspension of the same fence, or of a smaller one, is over."""
+    """Everything is decided, and the run continues; a suspension with the same fence, or a smaller one, is over."""
 
     type: Literal["run.resumed"] = "run.resumed"
     run_id: str
@@ -53,7 +56,7 @@ class RunResumed(WireModel):
 class RunFinished(WireModel):
     """The one terminal event of a run.
 
-    EVENTS keeps one. Who listens may hear it more than once, when somebody tells it again; the first counts.
+    EVENTS keeps one. A client may receive it more than once, if it is announced again; the first counts.
     """
 
     type: Literal["run.finished"] = "run.finished"
@@ -63,18 +66,19 @@ class RunFinished(WireModel):
     fingerprint: str | None = Field(default=None, description="Digest of the request.")
     fence: int = Field(
         default=-1,
-        description="The end of its chunks has at least this fence: others did not know of this one.",
+        description="The last chunk batch of the run has at least this fence; an `end` with a smaller one is out of "
+        "date.",
     )
     end_seq: int | None = Field(default=None, description=_END_SEQ)
 
 
 class RequestRejected(WireModel):
-    """A request that was not accepted, and of which nothing is kept; `error.code` says why.
+    """A request that was not accepted, and that is not kept; `error.code` says why.
 
-    `RUN_ID_CONFLICT`: there is a run under its id, with another body, which is not touched. `STORE_UNAVAILABLE`: Redis
-    was away for too long; the same request may be sent again. `RATE_LIMITED`, `TOO_MANY_RUNS`, `BUDGET_EXCEEDED`,
-    `OVERLOADED`: a limit is reached; `error.retryAfter` says when to send the same request again, and `error.detail`
-    has `limit`, `allowed` and `current`.
+    `RUN_ID_CONFLICT`: its id belongs to a run with another request, which is not affected. `STORE_UNAVAILABLE`: Redis
+    did not answer for too long; the same request can be sent again. `RATE_LIMITED`, `TOO_MANY_RUNS`, `BUDGET_EXCEEDED`,
+    `OVERLOADED`: a limit is reached; `error.retryAfter` says after how many seconds to send the same request again, and
+    `error.detail` has `limit`, `allowed` and `current`.
     """
 
     type: Literal["request.rejected"] = "request.rejected"
@@ -82,12 +86,12 @@ class RequestRejected(WireModel):
     at: str
     error: Failure
     sequence: int | None = Field(
-        default=None, description="Which request: its place in RUNS, as the publish acknowledgement told it."
+        default=None, description="Sequence number of the request in RUNS, as in its publish acknowledgement."
     )
 
 
 class ProcessorViolation(WireModel):
-    """An abort, stored on `procession.v1.violation.<tenant>.<processor>`."""
+    """An abort by a processor, stored on `procession.v1.violation.<tenant>.<processor>`."""
 
     type: Literal["violation"] = "violation"
     run_id: str

@@ -10,7 +10,7 @@ from procession_schemas.model_settings import ModelSettings
 
 
 class GenerateRequest(WireModel):
-    """What the gateway is asked."""
+    """A prompt for a model."""
 
     model: str
     prompt: list[JsonObject]
@@ -23,17 +23,19 @@ class GenerateRequest(WireModel):
     timeout: float = Field(default=30, gt=0, description="Seconds that the gateway may take.")
     beats: str | None = Field(
         default=None,
-        description="A subject that wants an empty message twice a second until the reply: whoever asks takes "
-        "silence for death, and asks another gateway too.",
+        description="Subject on which the asker expects an empty message twice a second until the reply; if "
+        "they stop, it asks another gateway as well.",
     )
 
 
 class GenerateReply(WireModel):
-    """What the model said, or why there is no answer."""
+    """The answer of the model, or why there is none."""
 
     text: str = ""
     finish_reason: str = "other"
     usage: dict[str, int | None] = Field(default_factory=dict)
-    cost: float | None = Field(default=None, description="US dollars; absent when the price is not known.")
+    cost: float | None = Field(
+        default=None, description="Cost in US dollars; absent if the price is unknown."
+    )
     chunks: list[JsonObject] = Field(default_factory=list)
     error: str | None = None

@@ -1,4 +1,4 @@
-"""Commands that go from hand to hand, without a message in WORK (docs/adr/0033)."""
+"""Commands that are handed over directly, without a message in WORK (docs/adr/0033)."""
 
 from typing import NotRequired
 
@@ -10,11 +10,12 @@ __all__ = ["HandedCommand"]
 
 
 class HandedCommand(TypedDict):
-    """A command for one replica, which has claimed it (`owner`) by what the sender has saved, and what Redis holds.
+    """A command for one replica, with what Redis holds of its run; the sender has saved the replica's claim (`owner`).
 
-    `command` is a WorkCommand. `version` and `seq` are those of the last commit, `context` is what it has stored; there
-    is none before the first one. `state` with its version and `plan` are the run's, `out` is the command's own number,
-    got in the life `numberedIn` of Redis, and `claims` counts how often it was claimed. `cancelled`: the run was.
+    `command` is a WorkCommand. `version` and `seq` are those of the last commit, and `context` is what it stored;
+    before the first commit there is none. `state`, with its version, and `plan` are those of the run. `out` is the
+    command's own number, which it got in the life `numberedIn` of Redis, and `claims` says how often the command was
+    claimed. `cancelled`: the run was cancelled.
     """
 
     command: JsonObject

@@ -1,8 +1,8 @@
 """Stream leases: how a service sends chunks through one replica of the output processors (docs/adr/0007).
 
-Plain dicts on core NATS, since several go by for every piece of an answer. The sender asks any replica for a lease
-(queue group), or the one it had before; frames then go to the inbox that the reply names, and what the replica says
-of them comes to the sender's own inbox. What belongs to an earlier attempt of a lease changes nothing.
+Plain dicts on core NATS, since several are sent for every piece of an answer. The sender asks any replica (queue
+group) for a lease, or the one it had before. Frames then go to the inbox that the reply names, and the replica answers
+to the sender's own inbox. Messages of an earlier attempt of a lease are ignored.
 """
 
 from typing import Literal, NotRequired
@@ -15,24 +15,24 @@ from procession_schemas.base import JsonObject
 class LeaseRequest(TypedDict):
     """Asks a replica to take one stream.
 
-    `command` is the sender's WorkCommand. Its operations are those that the replica runs when the stream has ended
-    well; the first one is that of the model whose answer this is. It has none where tools or hooks write (`kind`
-    `side`). `context` is the run's context as the sender has it. One that is too long for a message lies in Redis under
-    `contextKey`; where that is gone, the committed context counts.
+    `command` is the sender's WorkCommand. Its operations are those that the replica runs once the stream has ended
+    well; the first one is that of the model whose answer this is. If tools or hooks write the stream (`kind` `side`),
+    it has no operations. `context` is the run's context as the sender has it. A context that is too long for a message
+    is in Redis under `contextKey`; if it is gone there, the committed context counts.
 
-    `resume`: another replica had this stream before. The same chunks are made again, and those that clients have, made
-    by attempt `after` or a later one, are held back. With `anew` they are taken back and sent again, because they
-    depend on time. So they are where Redis has begun another life than `life`, the one in which the stream began: it
-    may have forgotten what models told the processors.
+    `resume`: another replica had this stream before. The same chunks are made again, and those that clients already
+    have from attempt `after` or a later one are held back. With `anew` they are taken back and sent again, because they
+    depend on time. The same happens if Redis is no longer in the life `life`, in which the stream began: it may have
+    forgotten what models told the processors.
 
-    `chunks`, `e` and `g` are the first frame; it has all raw chunks so far if the message can take them. `whole`: there
-    are no others, so the reply may wait a moment for the first answer, and bring it along.
+    `chunks`, `e` and `g` are the first frame; it has all raw chunks so far if they fit into the message. `whole`: there
+    are no others, so the reply may wait a moment and include the first answer.
 
     `fence` is that of the chunk batches. `reset`: the first batch replaces all chunks from this number on. `cancelled`:
-    the run had been cancelled when this was asked. `logs`: the sender can log what the processors of the stream have
-    received. `asText`: the sender takes the context that is left as text.
+    the run was already cancelled when this was sent. `logs`: the sender can log what the processors of the stream have
+    received. `asText`: the sender accepts the remaining context as text.
 
-    Deprecated: `messages` and all fields below it. Leases had them before they carried the context; nobody reads them.
+    Deprecated: `messages` and all fields below it, from before leases carried the context; nothing reads them.
     """
 
     session: str
@@ -72,10 +72,10 @@ class LeaseRequest(TypedDict):
 
 
 class Frame(TypedDict):
-    """Raw chunks `c` of session `s`, lease attempt `l`; `n` numbers the first; with `e` they are the last.
+    """Raw chunks `c` of session `s`, lease attempt `l`; `n` is the number of the first; with `e` they are the last.
 
-    `g`: the stream has ended well, so the replica goes on with the operations of the lease. The NATS reply subject is
-    where answers go. Deprecated, and read by nobody: `k`, `p`, `x` and `lent`.
+    `g`: the stream has ended well, so the replica continues with the operations of the lease. Answers go to the NATS
+    reply subject. Deprecated, and read by nothing: `k`, `p`, `x` and `lent`.
     """
 
     s: str
@@ -91,16 +91,17 @@ class Frame(TypedDict):
 
 
 class StreamOutcome(TypedDict):
-    """What came of a stream: everything that the output chain changed, for the sender to commit.
+    """The outcome of a stream: everything that the output chain changed, for the sender to commit.
 
-    Where the replica went on with the operations of the lease: `lent` is their WorkResult, `usage` that of the answer,
-    and `context` what they left. It is missing where the run is over; a sender that asked `asText` gets it as JSON text
-    in `contextText`. `log` is an entry for the log of stream parts, which the sender adds when it stores the context.
+    If the replica continued with the operations of the lease: `lent` is their WorkResult, `usage` that of the answer,
+    and `context` the context after them. It is missing if the run is over; a sender that asked for it `asText` gets it
+    as JSON text in `contextText`. `log` is an entry for the log of stream parts, which the sender adds when it stores
+    the context.
 
     Otherwise: `response` has the facts of the answer, `parts` its part of the assistant message, `messages` the
-    conversation if a stream hook changed it, `rewritten` what became of tool results. `logged`: the stream counts.
-    `tripwire` or `error`: a processor ended the stream early. A stream that could not even be opened has no field from
-    `response` on. `finished` is deprecated; nobody reads it.
+    conversation if a stream hook changed it, `rewritten` the tool results as hooks rewrote them. `logged`: the stream
+    counts. `tripwire` or `error`: a processor ended the stream early. For a stream that could not even be opened, these
+    fields are missing. `finished` is deprecated; nothing reads it.
     """
 
     replica: str
@@ -137,27 +138,27 @@ class _Told(TypedDict):
 
 
 class FrameAnswer(_Told):
-    """What a replica says of lease attempt `l`.
+    """What a replica reports about lease attempt `l`.
 
-    `a`: so many raw chunks are processed. `done`: what came of the stream; where that is too long for a message, it
-    lies in Redis under `doneKey`.
+    `a`: number of raw chunks that are processed. `done`: the outcome of the stream; if it is too long for a message, it
+    is in Redis under `doneKey`.
 
-    `unknown`: the replica has no such session, so the sender has to take another lease. With `away` it has given the
-    session back, since something that it needs (Redis, for one) is away; `away` says what. `again`: chunks from that
-    number on were lost on the way. `r`: the replica has so many chunks, and waits for more. `t`: from here on, what is
-    made of the chunks depends on time, too.
+    `unknown`: the replica has no such session, so the sender has to take another lease. With `away`, the replica has
+    given the session back because something that it needs, such as Redis, does not answer; `away` says what. `again`:
+    chunks from that number on were lost on the way. `r`: number of chunks that the replica has; it waits for more. `t`:
+    from here on, what becomes of the chunks also depends on time.
 
-    Where an answer has a reply subject, the sender sends any message there if it no longer holds that lease.
+    If an answer has a reply subject, a sender that no longer holds that lease sends any message there.
     """
 
     l: int  # noqa: E741 - its name on the wire
 
 
 class LeaseReply(_Told):
-    """Who took the stream, or offers to take one, and where its frames go; `taken` of the request's `chunks`.
+    """The replica that took the stream, or offers to take one, and where to send its frames.
 
-    To a request with a `whole` stream it may be the first answer as well, and has that one's fields then. With
-    `unknown` nobody has taken it.
+    `taken`: how many of the request's `chunks` it took. For a `whole` stream the reply may also be the first answer,
+    and then has the fields of one. With `unknown`, no replica has taken the stream.
     """
 
     replica: str

@@ -29,10 +29,11 @@ class HistoryBudget(StrictModel):
     """How many tokens of history a run may be given (R-WIRE-6)."""
 
     max_tokens: Tokens = Field(
-        description="Above it the oldest recalled messages are left out; 0: no history."
+        description="Above this number the oldest recalled messages are left out; 0: no history."
     )
     at_max_remove_tokens: Tokens | None = Field(
-        default=None, description="How far below the limit to go then; default: a quarter of it."
+        default=None,
+        description="How many tokens below the limit the history is then cut to; default: a quarter of the limit.",
     )
 
     @model_validator(mode="after")
@@ -43,39 +44,46 @@ class HistoryBudget(StrictModel):
 
 
 class MessageRange(StrictModel):
-    """How many neighbours of a hit are recalled with it."""
+    """How many neighbouring messages are recalled with each hit."""
 
-    before: int = Field(default=1, ge=0, description="Messages before it.")
-    after: int = Field(default=1, ge=0, description="Messages after it.")
+    before: int = Field(default=1, ge=0, description="Messages before the hit.")
+    after: int = Field(default=1, ge=0, description="Messages after the hit.")
 
 
 class SemanticRecallConfig(StrictModel):
-    """Recall of old messages that are like the question."""
+    """Recall of old messages that are similar to the question."""
 
-    top_k: int = Field(default=4, ge=1, le=100, description="Hits asked from the index.")
+    top_k: int = Field(default=4, ge=1, le=100, description="Number of hits to ask the index for.")
     message_range: Annotated[int, Field(ge=0)] | MessageRange = Field(
-        default=1, description="Neighbours of each hit, on both sides or as `{before, after}`."
+        default=1,
+        description="Messages to recall around each hit: one number for both sides, or `{before, after}`.",
     )
     scope: Scope = Field(
         default="resource", description="Search this thread, or all threads of the resource."
     )
-    threshold: float | None = Field(default=None, description="Only hits with at least this score, up to 1.")
+    threshold: float | None = Field(
+        default=None, description="Only hits with at least this score, which is at most 1."
+    )
     embedder: EmbedderName | None = Field(
         default=None, description="`provider/model`, `onnx` or `lexical`; default: PROCESSION_EMBEDDER."
     )
     embedder_options: JsonObject = Field(
-        default_factory=dict, description="For the model behind the gateway, such as `{dimensions: 512}`."
+        default_factory=dict,
+        description="Options for an embedding model (`provider/model`), such as `{dimensions: 512}`.",
     )
     index_name: str | None = Field(
-        default=None, min_length=1, max_length=200, description="Apart from other indexes of the tenant."
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Name of an index that is separate from the tenant's other ones.",
     )
 
 
 class WorkingMemoryTemplate(StrictModel):
-    """What working memory should look like."""
+    """The form that working memory should have."""
 
-    format: Literal["markdown", "json"] = Field(default="markdown", description="How it is written.")
-    content: str | JsonObject = Field(description="The template; for `json` its text, or a JSON Schema.")
+    format: Literal["markdown", "json"] = Field(default="markdown", description="Format of the note.")
+    content: str | JsonObject = Field(description="The template: text, or for `json` also a JSON Schema.")
 
 
 def _as_template(value: object) -> object:
@@ -90,19 +98,20 @@ Template = Annotated[
 class WorkingMemoryConfig(StrictModel):
     """Notes that the model keeps about its user, and a tool to change them."""
 
-    enabled: bool = Field(default=True, description="False: none.")
+    enabled: bool = Field(default=True, description="False: no working memory.")
     scope: Scope = Field(
-        default="resource", description="One note for each thread, or for all of a resource."
+        default="resource", description="One note for each thread, or for all threads of a resource."
     )
     template: Template | None = Field(default=None, description="Markdown text, or `{format, content}`.")
     schema_: JsonObject | None = Field(
         default=None, alias="schema", description="JSON Schema of the note, in place of a template."
     )
     version: Literal["stable", "vnext"] = Field(
-        default="stable", description="`vnext`: the tool adds to and replaces parts of the note."
+        default="stable", description="`vnext`: the tool can add to the note and replace parts of it."
     )
     use_state_signals: bool = Field(
-        default=False, description="Tell the note as a signal when it changes, not as a system message."
+        default=False,
+        description="Send the note as a signal when it changes, instead of as a system message.",
     )
 
     @model_validator(mode="after")
@@ -139,21 +148,23 @@ class ObservationConfig(StrictModel):
     """When messages are turned into notes."""
 
     message_tokens: int = Field(
-        default=30_000, gt=0, description="Tokens of messages that are not noted yet."
+        default=30_000,
+        gt=0,
+        description="Tokens of messages that are not in notes yet, from which on notes are made.",
     )
     model: str | None = Field(default=None, description="`provider/model` of the observer.")
     buffer_tokens: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal[False] = Field(
         default=0.2,
-        description="So many further tokens (below 1: that part of `messageTokens`) are noted ahead, behind the runs. "
-        "false: nothing is done ahead, no reflection either.",
+        description="Notes are made in advance, in the background, each time this many tokens were added (below 1: "
+        "this share of `messageTokens`). false: nothing is done in advance, not even reflection.",
     )
     buffer_activation: Activation = Field(
         default=0.8,
-        description="How much of `messageTokens` goes over into notes made ahead when there are too many messages.",
+        description="Share of `messageTokens` that notes made in advance replace when there are too many messages.",
     )
     block_after: BlockAfter = Field(
         default=1.2,
-        description="A run waits for the observer from so many tokens on; below 2 a multiple of `messageTokens`.",
+        description="From this many tokens on, a run waits for the observer; below 2: a multiple of `messageTokens`.",
     )
 
     @model_validator(mode="after")
@@ -184,15 +195,18 @@ class ObservationConfig(StrictModel):
 class ReflectionConfig(StrictModel):
     """When notes are condensed."""
 
-    observation_tokens: int = Field(default=40_000, gt=0, description="Tokens of notes.")
+    observation_tokens: int = Field(
+        default=40_000, gt=0, description="Tokens of notes from which on they are condensed."
+    )
     model: str | None = Field(default=None, description="`provider/model` of the reflector.")
     buffer_activation: Activation = Field(
         default=0.5,
-        description="From this part of `observationTokens` on notes are condensed ahead, behind the runs.",
+        description="From this share of `observationTokens` on, notes are condensed in advance, in the background.",
     )
     block_after: BlockAfter = Field(
         default=1.2,
-        description="A run waits for the reflector from so many tokens on; below 2 a multiple of `observationTokens`.",
+        description="From this many tokens on, a run waits for the reflector; below 2: a multiple of "
+        "`observationTokens`.",
     )
 
     @model_validator(mode="after")
@@ -212,17 +226,19 @@ class ReflectionConfig(StrictModel):
 
 
 class ObservationalConfig(StrictModel):
-    """Notes that a model makes of long threads, in place of their oldest messages (R-OM)."""
+    """Notes that a model makes of long threads, which replace their oldest messages (R-OM)."""
 
     model: str | None = Field(
-        default=None, description=f"`provider/model` of both; default: {OBSERVING_MODEL}."
+        default=None, description=f"`provider/model` of observer and reflector; default: {OBSERVING_MODEL}."
     )
-    scope: Scope = Field(default="thread", description="Notes of one thread, or of all of a resource.")
+    scope: Scope = Field(
+        default="thread", description="Notes of one thread, or of all threads of a resource."
+    )
     observation: ObservationConfig = Field(default_factory=ObservationConfig, description="The observer.")
     reflection: ReflectionConfig = Field(default_factory=ReflectionConfig, description="The reflector.")
     temporal_markers: bool = Field(
         default=False,
-        description="Tell the model where a user's message came 10 minutes or more after the one before.",
+        description="Tell the model where a user's message came 10 minutes or more after the previous message.",
     )
 
     @model_validator(mode="after")
@@ -233,10 +249,14 @@ class ObservationalConfig(StrictModel):
 
 
 class Retention(StrictModel):
-    """What a thread keeps; older messages go when the next turn is saved."""
+    """What a thread keeps; other messages are deleted when the next turn is saved."""
 
-    max_age_days: float | None = Field(default=None, gt=0, description="Messages older than this go.")
-    max_messages: int | None = Field(default=None, ge=1, description="Only the newest of them stay.")
+    max_age_days: float | None = Field(
+        default=None, gt=0, description="Messages older than this are deleted."
+    )
+    max_messages: int | None = Field(
+        default=None, ge=1, description="Only this many of the newest messages are kept."
+    )
 
 
 def _switch(value: object) -> object:
@@ -262,19 +282,19 @@ class MemoryOptions(StrictModel):
 
     last_messages: LastMessages | None = Field(
         default=None,
-        description="Newest messages recalled; 0 or false: no history. Default: 10, without a limit with "
-        "`messageHistory`.",
+        description="How many of the newest messages are recalled; 0 or false: no history. Default: 10, or no limit "
+        "with `messageHistory`.",
     )
-    message_history: HistoryBudget | None = Field(default=None, description="A token budget of the history.")
+    message_history: HistoryBudget | None = Field(default=None, description="A token budget for the history.")
     semantic_recall: SemanticRecallSwitch | None = Field(
-        default=None, description="Also recall messages that are like the question; default: off."
+        default=None, description="Also recall messages that are similar to the question; default: off."
     )
     working_memory: WorkingMemorySwitch | None = Field(
         default=None, description="Notes about the user that the model keeps up to date; default: off."
     )
     observational_memory: ObservationalSwitch | None = Field(
         default=None,
-        description="Turn old messages of long threads into notes, in place of `lastMessages`; default: off.",
+        description="Turn old messages of long threads into notes, instead of `lastMessages`; default: off.",
     )
     read_only: bool | None = Field(default=None, description="Recall, but save nothing; default: false.")
     save: Literal["end", "eager"] | None = Field(
@@ -283,29 +303,29 @@ class MemoryOptions(StrictModel):
     )
     mark_partial: bool | None = Field(
         default=None,
-        description="Mark the answer of a cancelled run, which is stored as far as it came, with the metadata "
+        description="The answer of a cancelled run is stored as far as it got: mark it with the metadata "
         "`partial: true`; default: false.",
     )
     concurrency: Concurrency | None = Field(
         default=None,
-        description="Where others are ahead on the thread: wait for them, fail, or cancel them; default: `queue`. "
+        description="If other runs on the thread came first: wait for them, fail, or cancel them; default: `queue`. "
         "Runs that are `readOnly` never wait.",
     )
-    retention: Retention | None = Field(default=None, description="What threads keep; default: everything.")
+    retention: Retention | None = Field(default=None, description="What a thread keeps; default: everything.")
 
 
 class MemoryConfig(MemoryOptions):
-    """What an agent remembers. Thread and resource usually come with the request."""
+    """What an agent remembers. The request usually names thread and resource."""
 
-    thread: ThreadName | None = Field(default=None, description="Where the request names none.")
-    resource: ThreadName | None = Field(default=None, description="Whose thread it is.")
+    thread: ThreadName | None = Field(default=None, description="Thread to use if the request names none.")
+    resource: ThreadName | None = Field(default=None, description="Owner of the thread, such as a user.")
 
 
 class RequestMemory(MemoryOptions):
-    """The thread of a request; both are needed (R-ME-8). Options override the agent's."""
+    """The memory of a request; it needs both thread and resource (R-ME-8). Its options override the agent's."""
 
     thread: ThreadName = Field(description="The conversation.")
-    resource: ThreadName = Field(description="Whose conversation it is.")
+    resource: ThreadName = Field(description="Owner of the conversation, such as a user.")
 
 
 def history_limits(last_messages: LastMessages | None, budget: HistoryBudget | None) -> dict[str, Any]:

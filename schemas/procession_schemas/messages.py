@@ -30,7 +30,7 @@ class ToolInvocation(TypedDict):
 
 
 class Part(TypedDict, total=False):
-    """One part of a message; `type` says which of the other keys are there. Unknown types are kept untouched."""
+    """One part of a message; `type` says which of the other keys are present. Unknown types are kept unchanged."""
 
     type: str
     text: str
@@ -50,7 +50,7 @@ class Part(TypedDict, total=False):
 
 
 class Content(TypedDict):
-    """The content of a message; `parts` are the truth, `content` is a flattened copy for old readers."""
+    """The content of a message; `parts` is authoritative, `content` is a flattened copy for old readers."""
 
     format: Literal[2]
     parts: list[Part]
@@ -80,7 +80,7 @@ class SystemMessage(TypedDict):
 class StepResult(TypedDict, total=False):
     """What one attempt of a step produced (core.md 7.6); `tripwire` only on a rejected one.
 
-    `segment` is the runtime's: which step of the run's message is this one, where it has parts there.
+    `segment` belongs to the runtime: which step of the run's message this one is, if it has parts there.
     """
 
     stepNumber: int

@@ -23,7 +23,7 @@ SETTINGS: Final = (
     "headers",
     "timeout",
 )
-"""All that there are (R-MS-1); the last three are the runtime's, and no provider sees them."""
+"""All settings (R-MS-1); the last three are for the runtime, and no provider sees them."""
 
 _ELSEWHERE: Final = {
     "maxTokens": "maxOutputTokens",
@@ -39,7 +39,7 @@ _NAMES: Final = {to_snake(name): name for name in (*SETTINGS, *_LIMITS)}
 
 
 def setting_of(name: str) -> str | None:
-    """The setting that is called so, here or by providers."""
+    """The setting with this name, whether ours or a provider's."""
     camel = to_camel(name)
     return camel if camel in SETTINGS else _ELSEWHERE.get(camel)
 
@@ -56,7 +56,7 @@ def unknown_settings(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
 
 
 def retries_of(settings: Mapping[str, Any]) -> int | None:
-    """What `maxRetries` says (R-MS-3); raises ValueError where that is no number of retries."""
+    """The value of `maxRetries` (R-MS-3); raises ValueError if it is not a number of retries."""
     value = settings.get("maxRetries")
     if value is None or (_is_whole(value) and value >= 0):
         return value

@@ -1,4 +1,4 @@
-"""Names that nobody knows, and what may have been meant."""
+"""Unknown names, and what may have been meant."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -11,7 +11,7 @@ _LONGEST: Final = 40
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one, in its own letters or in small ones; None where none is."""
+    """The known name that is most similar to this one, as written or in lower case; None if none is similar."""
     names, begun = list(known), name[:_LONGEST]
     near = get_close_matches(begun, names, n=1) or get_close_matches(begun.lower(), names, n=1)
     return near[0] if near else None

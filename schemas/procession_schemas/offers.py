@@ -1,4 +1,4 @@
-"""Who lives, asked of all replicas of a service (`procession.v1.offer.<service>`); the first answer will do."""
+"""Asks all replicas of a service which are alive (`procession.v1.offer.<service>`); the first answer is enough."""
 
 from pydantic import Field
 
@@ -6,6 +6,8 @@ from procession_schemas.base import WireModel
 
 
 class ReplicaOffer(WireModel):
-    """A replica that lives."""
+    """A replica that is alive."""
 
-    replica: str = Field(description="The token behind the subject of a request that only this replica gets.")
+    replica: str = Field(
+        description="Token to append to the subject of a request so that only this replica gets it."
+    )

@@ -1,7 +1,7 @@
 """Tools in other processes and languages: a request on the subject that the tool's options name, and a reply.
 
-The subject is `tool.` and tokens, such as `tool.geo.lookup`. It lies outside `procession.v1`: a tool belongs to
-whoever serves it.
+The subject is `tool.` followed by tokens, such as `tool.geo.lookup`. It is outside of `procession.v1`, because a tool
+belongs to its author.
 """
 
 from typing import Any, NotRequired
@@ -12,7 +12,7 @@ from procession_schemas.base import JsonObject
 
 
 class RemoteToolRequest(TypedDict):
-    """One call. It may come again after a crash; run id and call id together recognise it."""
+    """One call. It may be repeated after a crash; run id and call id together identify it."""
 
     toolCallId: str
     toolName: str
@@ -29,7 +29,7 @@ class RemoteToolError(TypedDict):
 
 
 class RemoteToolReply(TypedDict):
-    """What the tool gave: `result`, or `error`."""
+    """Either the `result` of the tool, or an `error`."""
 
     result: NotRequired[Any]
     error: NotRequired[RemoteToolError]

@@ -19,19 +19,20 @@ _TOLD: Final = 21
 class RunRequest(AgentOptions):
     """A request on `procession.v1.run.<tenant>.<agent>`: `{"input": "Hello"}` is enough.
 
-    `runId` is the idempotency key: the same id with the same body, byte for byte, on the same subject is the same run;
-    with another body, or for another agent, it is a conflict. So keys have to be in the same order, which a model that
-    fills a schema heeds; the Python client keeps that in which a dict was made. It has 1 to 128 letters, digits, `_`
-    and `-`. Without one, the run is called what the header `Nats-Msg-Id` says, and without that
-    `run-<stream sequence>`, which the publish acknowledgement tells. So is one whose id, or whose JSON, cannot be
-    read: its `run.finished` has that name.
+    `runId` is the idempotency key: a request with the same id and the same body, byte for byte, on the same subject is
+    the same run; with another body, or for another agent, it is a conflict. So the keys of the body have to be in the
+    same order each time; the Python client keeps the order of a dict. The id has 1 to 128 letters, digits, `_` and `-`.
+    A request without one gets the value of the header `Nats-Msg-Id` as its id, or without that header
+    `run-<stream sequence>`, with the sequence number from the publish acknowledgement. So does a request whose id or
+    JSON cannot be read: its `run.finished` has that id.
 
-    A message is `{"role": "user", "content": ...}`. Its content is a text or a list of parts, as the AI SDK and OpenAI
-    write them: `{"type": "text", "text"}`, `{"type": "image", "image"}`, `{"type": "file", "data", "mediaType"}`;
-    images and data are a URL, a data URI or base64. Parts of a type that nobody knows are kept, but no model sees them.
-    Messages of a result can be sent again as they are ([message.json](../../schemas/json-schema/message.json)).
+    A message is `{"role": "user", "content": ...}`. Its content is a string or a list of parts, in the form of the AI
+    SDK or of OpenAI's API: `{"type": "text", "text"}`, `{"type": "image", "image"}`,
+    `{"type": "file", "data", "mediaType"}`; images and data are a URL, a data URI or base64. Parts of unknown types are
+    kept, but no model sees them. Messages of a result can be sent again unchanged
+    ([message.json](../../schemas/json-schema/message.json)).
 
-    Integers have 64 bits at the most, values nest 100 levels deep, and an array has 256 processors at the most.
+    Integers have at most 64 bits, values at most 100 levels of nesting, and arrays at most 256 processors.
     """
 
     run_id: str | None = Field(
@@ -42,12 +43,12 @@ class RunRequest(AgentOptions):
         description="Idempotency key.",
     )
     input: str | JsonObject | list[str | JsonObject] = Field(
-        description="A text, a message, or a list of these. A message or part with `providerOptions` "
-        "`{anthropic: {cacheControl: {type: ephemeral}}}` is where a prompt that the provider keeps ends; so with "
-        "`bedrock` and `openrouter`."
+        description="A string, a message, or a list of these. A message or part with `providerOptions` "
+        "`{anthropic: {cacheControl: {type: ephemeral}}}` marks the end of the prompt that the provider should cache; "
+        "`bedrock` and `openrouter` work alike."
     )
     agent: Agent | None = Field(
-        default=None, description="An inline agent; the subject's agent name is then a label."
+        default=None, description="An inline agent; the agent name in the subject is then only a label."
     )
     tools: list[AnyTool] | None = Field(
         default=None, description="Replaces the agent's tools for this request."
@@ -56,16 +57,16 @@ class RunRequest(AgentOptions):
         default=None, description="Default: the agent's thread, if it has one."
     )
     system: str | list[str] | None = Field(
-        default=None, description="System messages after the instructions."
+        default=None, description="System messages that follow the instructions."
     )
     context: list[str | JsonObject] | None = Field(
-        default=None, description="Messages shown but never stored."
+        default=None, description="Messages that the model is shown, but that are never stored."
     )
     request_context: JsonObject = Field(
-        default_factory=dict, description="Visible to hooks, never to the model."
+        default_factory=dict, description="Data for hooks; the model never sees it."
     )
-    tracing_context: JsonObject = Field(default_factory=dict, description="Handed to hooks as it is.")
-    stream: bool = Field(default=True, description="False: no chunks are sent, the result comes at the end.")
+    tracing_context: JsonObject = Field(default_factory=dict, description="Passed on to hooks unchanged.")
+    stream: bool = Field(default=True, description="False: no chunks are sent, only the result at the end.")
 
     @model_validator(mode="after")
     def _refuse_unknown_settings(self) -> Self:
@@ -84,33 +85,31 @@ class RunRequest(AgentOptions):
 
 
 class Failure(WireModel):
-    """An error as it is told: what, where, and how to mend it where that is known (D-30)."""
+    """An error: what is wrong, where, and if known how to mend it (D-30)."""
 
     code: str = Field(description="One of the error codes, or one of a processor's own.")
-    message: str = Field(description="For people.")
+    message: str = Field(description="The error in words, for people.")
     field: str | None = Field(
         default=None, description="Path in the request, such as `inputProcessors.0.id`."
     )
-    processor_id: str | None = Field(default=None, description="Whose hook failed.")
+    processor_id: str | None = Field(default=None, description="The processor whose hook failed.")
     hook: str | None = Field(
         default=None,
-        description="Which one failed; `processOutputResult` also where the run failed before its judgement was "
-        "stored; then nothing of the answer is told.",
+        description="The hook that failed. Also `processOutputResult` if the run failed before the verdict of that "
+        "hook was stored; then the answer is withheld.",
     )
-    name: str | None = Field(default=None, description="Class of the error, where it has one.")
-    status_code: int | None = Field(default=None, description="What the provider answered over HTTP.")
-    is_retryable: bool | None = Field(
-        default=None, description="Whether the provider may answer the same call another time."
-    )
+    name: str | None = Field(default=None, description="Class of the error, if it has one.")
+    status_code: int | None = Field(default=None, description="HTTP status of the provider's answer.")
+    is_retryable: bool | None = Field(default=None, description="Whether the same call may succeed later.")
     retry_after: float | None = Field(
-        default=None, description="Seconds after which the same request may be accepted."
+        default=None, description="Seconds after which to send the same request again."
     )
     detail: JsonObject | None = Field(
-        default=None, description="What more is known; of a limit `limit`, `allowed` and `current`."
+        default=None, description="Further details; for a limit `limit`, `allowed` and `current`."
     )
 
     def told(self) -> str:
-        """The message with what its author looks for: the class of what a processor raised, and where."""
+        """The message, with the class of the exception if a processor raised it, and where it was raised."""
         raised = self.code == "PROCESSOR_FAILED" and self.name not in (None, "Error", self.message)
         where = " of ".join(part for part in (self.hook, self.processor_id) if part)
         return (f"{self.name}: " if raised else "") + self.message + (f" ({where})" if where else "")
@@ -121,8 +120,10 @@ class Tripwire(WireModel):
 
     reason: str
     processor_id: str
-    retry: bool | None = Field(default=None, description="The processor wanted another answer of the model.")
-    metadata: Any = Field(default=None, description="What the processor says besides.")
+    retry: bool | None = Field(
+        default=None, description="The processor asked for another answer from the model."
+    )
+    metadata: Any = Field(default=None, description="Further data of the processor.")
 
 
 class HookReport(WireStruct):
@@ -131,16 +132,16 @@ class HookReport(WireStruct):
     processor: str
     hook: str
     calls: int = 0
-    micros: Annotated[float, Field(description="Wall time in the hook, microseconds.")] = 0.0
+    micros: Annotated[float, Field(description="Wall time in the hook, in microseconds.")] = 0.0
     changed: int = 0
     dropped: int = 0
     aborts: int = 0
     errors: int = 0
     warnings: int = 0
-    model_calls: Annotated[int, Field(description="Model calls that the processor itself made.")] = 0
-    model_tokens: Annotated[int, Field(description="Tokens of these calls, in and out.")] = 0
+    model_calls: Annotated[int, Field(description="Model calls by the processor itself.")] = 0
+    model_tokens: Annotated[int, Field(description="Input and output tokens of these calls.")] = 0
     model_cost: Annotated[
-        float, Field(description="US dollars of these calls, where the price is known.")
+        float, Field(description="Cost of these calls in US dollars, as far as prices are known.")
     ] = 0.0
 
     def add(self, more: "HookReport") -> None:
@@ -153,87 +154,88 @@ _COUNTERS: Final = tuple(name for name in HookReport.__struct_fields__ if name n
 
 
 class ModelReport(WireStruct):
-    """What the model calls of a run cost."""
+    """Usage and cost of the model calls of a run."""
 
     model: str
     calls: int = 0
     usage: dict[str, int | None] = field(default_factory=dict)
-    cost: Annotated[float | None, Field(description="US dollars; absent when the price is not known.")] = None
+    cost: Annotated[
+        float | None, Field(description="Cost in US dollars; absent if the price is unknown.")
+    ] = None
 
 
 class RunResult(WireModel):
-    """The final result of a run, or what is known of it while it waits for a person."""
+    """The final result of a run, or the result so far while the run waits for a person."""
 
     run_id: str
     agent: str
     status: Literal["finished", "blocked", "failed", "cancelled", "suspended"] = Field(
-        description="`blocked`: by a processor (`tripwire`); `failed`: see `error`; `suspended`: it waits for a person."
+        description="`blocked`: by a processor, see `tripwire`; `failed`: see `error`; `suspended`: the run waits for "
+        "a person."
     )
     finish_reason: str = Field(
         description="How the last answer of the model ended: `stop`, `tool-calls`, `length`, `content-filter`, "
-        "`error` or `other`; `aborted` of a cancelled run, `suspended` of one that waits."
+        "`error` or `other`; `aborted` if the run was cancelled, `suspended` while it waits for a person."
     )
-    text: str = Field(
-        default="", description="The texts of the steps that count, as processors have left them."
-    )
+    text: str = Field(default="", description="The text of all accepted steps, as processors have left it.")
     usage: dict[str, int | None] = Field(
         default_factory=dict,
-        description="`inputTokens`, `outputTokens`, `totalTokens`, and where the provider tells them "
-        "`reasoningTokens`, `cachedInputTokens`, `cacheCreationInputTokens`; null is what nobody knows.",
+        description="`inputTokens`, `outputTokens`, `totalTokens`, and if the provider reports them "
+        "`reasoningTokens`, `cachedInputTokens`, `cacheCreationInputTokens`; null: unknown. Of all steps and attempts.",
     )
-    total_usage: dict[str, int | None] = Field(
-        default_factory=dict, description="As `usage`, which counts all steps and attempts."
+    total_usage: dict[str, int | None] = Field(default_factory=dict, description="Same as `usage`.")
+    warnings: list[Any] = Field(default_factory=list, description="Warnings of the last step.")
+    provider_metadata: JsonObject | None = Field(
+        default=None, description="Provider metadata of the last step."
     )
-    warnings: list[Any] = Field(default_factory=list, description="Of the last step.")
-    provider_metadata: JsonObject | None = Field(default=None, description="Of the last step.")
     steps: list[JsonObject] = Field(
         default_factory=list,
         description="Every answer of the model: `stepNumber`, `stepType`, `text`, `reasoningText`, `toolCalls`, "
-        "`toolResults`, `sources`, `finishReason`, `usage`, `model`, `warnings`, and of the provider `request`, "
-        "`response`, `providerMetadata`; `tripwire` in one that was rejected.",
+        "`toolResults`, `sources`, `finishReason`, `usage`, `model`, `warnings`, and from the provider "
+        "`request`, `response`, `providerMetadata`; `tripwire` if the answer was rejected.",
     )
     tool_calls: list[JsonObject] = Field(
         default_factory=list,
-        description="Calls of the steps that count: `toolCallId`, `toolName`, `input`.",
+        description="Tool calls of all accepted steps: `toolCallId`, `toolName`, `input`.",
     )
     tool_results: list[JsonObject] = Field(
         default_factory=list,
-        description="Their results, but no errors: `toolCallId`, `toolName`, `output`.",
+        description="Their results, without errors: `toolCallId`, `toolName`, `output`.",
     )
-    reasoning_text: str | None = Field(default=None, description="As `text`, of reasoning.")
+    reasoning_text: str | None = Field(default=None, description="Same as `text`, for reasoning.")
     sources: list[JsonObject] = Field(
         default_factory=list,
-        description="What the chunks `source` had as their payload: `sourceType`, `url`, ...",
+        description="Payloads of the `source` chunks: `sourceType`, `url`, ...",
     )
     files: list[JsonObject] = Field(
-        default_factory=list, description="Files that the model made: `data`, `mimeType`."
+        default_factory=list, description="Files that the model generated: `data`, `mimeType`."
     )
     object: Any = Field(default=None, description="The structured output.")
     used_fallback_value: bool | None = Field(
         default=None, description="True: `object` is the fallback value."
     )
     messages: list[JsonObject] = Field(
-        default_factory=list, description="The whole conversation, as the run has left it."
+        default_factory=list, description="The whole conversation after the run."
     )
     remembered_messages: list[JsonObject] = Field(
-        default_factory=list, description="Those of `messages` that memory brought."
+        default_factory=list, description="Those of `messages` that come from memory."
     )
     response: JsonObject = Field(
         default_factory=dict,
-        description="`messages` generated in this run, `id`, `modelId`, `timestamp` where the provider told it. Or "
-        "`shortened: true`: steps and messages, and what is too long of the text, are left out, since NATS takes no "
-        "longer message.",
+        description="`messages` generated in this run, `id`, `modelId`, and `timestamp` if the provider reported it. "
+        "Or `shortened: true`: the result was too long for a NATS message, so steps and messages are left out, and the "
+        "text may be cut.",
     )
-    tripwire: Tripwire | None = Field(default=None, description="Of a run that is `blocked`.")
+    tripwire: Tripwire | None = Field(default=None, description="Why the run is `blocked`.")
     error: Failure | None = Field(
-        default=None, description="Why it `failed`; or what went wrong when it was cancelled."
+        default=None, description="Why the run `failed`; or what went wrong when it was cancelled."
     )
     suspend_payload: JsonObject | None = Field(
         default=None,
-        description="`calls` that wait: `toolCallId`, `toolName`, `args`, `kind` (`approval` or `suspended`), "
-        "`suspendPayload`, `resumeSchema`.",
+        description="`calls` that wait for a person: `toolCallId`, `toolName`, `args`, `kind` (`approval` or "
+        "`suspended`), `suspendPayload`, `resumeSchema`.",
     )
     processors: list[HookReport] = Field(default_factory=list)
     models: list[ModelReport] = Field(default_factory=list)
-    retries: int = Field(default=0, description="How often the model was asked again by processors.")
-    duration_ms: int | None = Field(default=None, description="Since the run was accepted.")
+    retries: int = Field(default=0, description="How often processors had the model asked again.")
+    duration_ms: int | None = Field(default=None, description="Milliseconds since the run was accepted.")

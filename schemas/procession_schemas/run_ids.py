@@ -1,4 +1,4 @@
-"""Which run a request is about, and the id of what it answers."""
+"""The id of the run that a request asks for, and the id of its answer."""
 
 import json
 from typing import Any, Final
@@ -17,7 +17,7 @@ def valid_id(value: str) -> str:
 
 
 def asked_id(body: bytes) -> str | None:
-    """The run id that a request asks for, also one that is wrong elsewhere: its sender listens there."""
+    """The run id that a request asks for, even if the request is otherwise wrong: its sender listens there."""
     try:
         given = _read(body)
         return valid_id(given.get("runId") or given.get("run_id") or "")

@@ -1,4 +1,4 @@
-"""The subject grammar; no other module spells a subject. Tenant is a token of every subject (design.md 3)."""
+"""The grammar of subjects; no other module spells one out. The tenant is a token of every subject (design.md 3)."""
 
 import re
 from typing import Final
@@ -84,12 +84,12 @@ def lease(service: str, replica: str | None = None) -> str:
 
 
 def offer(service: str) -> str:
-    """Request to all replicas: who can take what another one has left? The first answer will do."""
+    """Request to all replicas: which one can take over from a lost replica? The first answer counts."""
     return f"{ROOT}.offer.{service}"
 
 
 def holder(service: str, replica: str) -> str:
-    """Question to one replica: does it work on what NATS has given to another one, too?"""
+    """Question to one replica: does it still work on a command that another replica was given as well?"""
     return f"{ROOT}.holder.{service}.{replica}"
 
 
@@ -99,7 +99,7 @@ def desk(service: str, replica: str) -> str:
 
 
 def undone(service: str, replica: str, tenant: str, run_id: str, owner: str) -> str:
-    """Tells a replica that a command which it has handed over to that owner is not done; so does a bounce."""
+    """Tells a replica that the command which it handed over to that owner will not be done, as a bounce does."""
     return f"{ROOT}.undone.{service}.{replica}.{tenant}.{run_id}.{owner}"
 
 
@@ -131,8 +131,8 @@ STREAMS: Final[dict[str, tuple[str, ...]]] = {
     "VIOLATIONS": (f"{ROOT}.violation.>",),
     "DEAD": (f"{ROOT}.dead.>",),
 }
-"""Which stream holds which subjects. What clients publish is taken with the right number of tokens only: JetStream's
-acknowledgement is a promise, and of another subject nobody could keep it."""
+"""Which stream holds which subjects. Subjects to which clients publish need the exact number of tokens: JetStream's
+acknowledgement is a promise, which nobody could keep for another subject."""
 
 
 def parse(subject: str) -> list[str]:

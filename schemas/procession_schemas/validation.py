@@ -1,4 +1,4 @@
-"""What does not fit a model, as whoever sent it is told."""
+"""What does not fit a model, in words for the sender."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -158,7 +158,7 @@ def _near(name: str, fields: list[str]) -> str:
 
 
 def plain(problem: ErrorDetails) -> str:
-    """What pydantic says, or our own words where a check of ours has found it."""
+    """What pydantic says, or our own words if one of our checks found it."""
     return problem["msg"].removeprefix("Value error, ")
 
 
@@ -169,7 +169,7 @@ def in_words(problems: Iterable[tuple[str, str]], root: str) -> str:
 
 
 def short(text: str) -> str:
-    """A text of somebody else as a message may have it: with at most 300 characters."""
+    """A text from outside, cut to at most 300 characters, for a message."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 

@@ -28,12 +28,12 @@ ANY_VERSION: Final = -1
 
 
 class StepConfig(WireStruct):
-    """What a step is run with; the step hooks may override it for that step (R-IS-8)."""
+    """The configuration of a step; the step hooks may override it for that step (R-IS-8)."""
 
     model: str
-    model_by: Annotated[str | None, Field(description="The processor whose processInputStep chose it.")] = (
-        None
-    )
+    model_by: Annotated[
+        str | None, Field(description="The processor whose processInputStep chose the model.")
+    ] = None
     tools: dict[str, ToolRef] = field(default_factory=dict)
     tool_choice: Annotated[Any, AfterValidator(plain_choice)] = "auto"
     active_tools: list[str] | None = None
@@ -43,7 +43,7 @@ class StepConfig(WireStruct):
 
 
 class Operation(WireStruct, tag_field="op"):
-    """What a service does of a command; `op` says which it is."""
+    """One operation of a command; `op` says which."""
 
     @property
     def op(self) -> str:
@@ -61,17 +61,18 @@ class OpenOp(Operation, tag="open"):
     request_context: JsonObject = field(default_factory=dict)
     tracing_context: JsonObject = field(default_factory=dict)
     memory: Annotated[
-        JsonObject | None, Field(description="What memory processors read from the request context.")
+        JsonObject | None, Field(description="Options that memory processors read from the request context.")
     ] = None
     waited: Annotated[
-        bool, Field(description="The run has waited for others on its thread: its input counts as said now.")
+        bool,
+        Field(description="The run waited for others on its thread, so its input gets the current time."),
     ] = False
 
 
 class ArraysOp(Operation, tag="arrays"):
-    """Calls the functions that make the output and error arrays of this run, once processInput is through (R-CF-3)."""
+    """Calls the factories of the output and error arrays of this run, after processInput (R-CF-3)."""
 
-    factories: Annotated[dict[str, FactoryRef], Field(description="By kind: `output`, `error`.")]
+    factories: Annotated[dict[str, FactoryRef], Field(description="Factories by kind: `output`, `error`.")]
 
 
 class HookOp(Operation, tag="hook"):
@@ -79,23 +80,24 @@ class HookOp(Operation, tag="hook"):
 
     hook: str
     processors: list[ProcessorRef]
-    offset: Annotated[int, Field(description="`processorIndex` of the first.")] = 0
+    offset: Annotated[int, Field(description="`processorIndex` of the first processor.")] = 0
     places: Annotated[
-        list[int] | None, Field(description="`processorIndex` of each; absent: they stand side by side.")
+        list[int] | None,
+        Field(description="`processorIndex` of each processor; absent: they are consecutive."),
     ] = None
     finish_reason: Annotated[str | None, Field(description="For processOutputResult.")] = None
     stream_processors: Annotated[
         list[ProcessorRef],
-        Field(description="The output chain, where some of it opted in to `data-*` chunks (R-WR-7)."),
+        Field(description="The output chain, if some of it opted in to `data-*` chunks (R-WR-7)."),
     ] = field(default_factory=list)
 
 
 class BaselineOp(Operation, tag="baseline"):
-    """Freezes the baseline of the system messages (R-SY-2)."""
+    """Saves the system messages as the baseline to which every attempt resets them (R-SY-2)."""
 
 
 class BeginOp(Operation, tag="begin"):
-    """Begins an attempt: resets system messages, settings and the response (R-SY-3, R-IS-8)."""
+    """Starts an attempt: resets system messages, settings and the response (R-SY-3, R-IS-8)."""
 
     step: int
     retry_count: int
@@ -104,7 +106,7 @@ class BeginOp(Operation, tag="begin"):
 
 
 class EmitOp(Operation, tag="emit"):
-    """Sends chunks to the client as they are."""
+    """Sends chunks to the client unchanged."""
 
     chunks: list[JsonObject]
 
@@ -126,38 +128,39 @@ class Guard(WireStruct):
 class ModelOp(Operation, tag="model"):
     """Calls the model (or replays a cached response) and streams its answer through processOutputStream."""
 
-    processors: Annotated[list[ProcessorRef], Field(description="Those with processOutputStream.")] = field(
-        default_factory=list
+    processors: Annotated[list[ProcessorRef], Field(description="Processors with processOutputStream.")] = (
+        field(default_factory=list)
     )
     guards: Annotated[
         list[Guard],
         Field(
-            description="Asked while the provider is; nothing of the answer goes anywhere before all have agreed."
+            description="Asked while the model is called; no part of the answer is passed on until all have let it "
+            "pass."
         ),
     ] = field(default_factory=list)
-    keep_chunks: Annotated[bool, Field(description="Some processor implements processLLMResponse.")] = False
+    keep_chunks: Annotated[bool, Field(description="A processor implements processLLMResponse.")] = False
     entry: ModelEntry | None = None
     fallback: Annotated[
         bool,
-        Field(description="Another model is asked in this attempt where this one fails before it answers."),
+        Field(description="If this model fails before it answers, this attempt asks another one."),
     ] = False
     max_retries: int = 0
     api_base: str | None = None
     keyless: Annotated[
-        bool, Field(description="The request itself says where the call goes: no key of ours goes there.")
+        bool, Field(description="The request names the base URL, so the call is made without our API key.")
     ] = False
     include_raw_chunks: bool = False
     replica: Annotated[
-        str | None, Field(description="The output replica that had the last stream of this run.")
+        str | None, Field(description="The output replica that had the previous stream of this run.")
     ] = None
 
 
 class UnlessToolsOp(Operation, tag="unlessTools"):
-    """Ends the command here when the answer has calls that tools must run: what follows is for an answer without."""
+    """Ends the command here if the answer has tool calls to run: what follows is for an answer without."""
 
 
 class IfOutcomesOp(Operation, tag="ifOutcomes"):
-    """Ends the command here unless every call has an outcome: what follows is for a run that goes on."""
+    """Ends the command here unless every tool call has an outcome: what follows is for a run that continues."""
 
 
 class ToolsOp(Operation, tag="tools"):
@@ -166,19 +169,20 @@ class ToolsOp(Operation, tag="tools"):
     require_approval: bool = False
     decisions: Annotated[
         dict[str, JsonObject],
-        Field(description="toolCallId -> {approved, reason?} or {resumeData} when a run is resumed."),
+        Field(description="When a run is resumed: toolCallId -> {approved, reason?} or {resumeData}."),
     ] = field(default_factory=dict)
-    processors: Annotated[list[ProcessorRef], Field(description="Those with processOutputStream.")] = field(
-        default_factory=list
+    processors: Annotated[list[ProcessorRef], Field(description="Processors with processOutputStream.")] = (
+        field(default_factory=list)
     )
 
 
 class ToolResultsOp(Operation, tag="toolResults"):
-    """Records the outcomes of the tools in call order: processToolResult, the list, then the stream."""
+    """Records the outcomes of the tools in call order: processToolResult, then the message list, then the stream."""
 
     result_processors: list[ProcessorRef] = field(default_factory=list)
     places: Annotated[
-        list[int] | None, Field(description="`processorIndex` of each of those; absent: they are the first.")
+        list[int] | None,
+        Field(description="`processorIndex` of each result processor; absent: they are the first."),
     ] = None
     processors: list[ProcessorRef] = field(default_factory=list)
 
@@ -190,7 +194,7 @@ class StopOp(Operation, tag="stop"):
 
 
 class RejectOp(Operation, tag="reject"):
-    """Takes the output of the current attempt back (R-AB-28); with a retry it becomes an entry of `steps`."""
+    """Discards the output of the current attempt (R-AB-28); with a retry it becomes an entry of `steps`."""
 
     tripwire: Tripwire | None = None
     finish_reason: Literal["retry", "tripwire"] = "retry"
@@ -198,7 +202,7 @@ class RejectOp(Operation, tag="reject"):
 
 
 class AcceptOp(Operation, tag="accept"):
-    """Accepts the current attempt: its step result counts from here on."""
+    """Accepts the current attempt: its step result counts from now on."""
 
 
 class StepFinishOp(Operation, tag="stepFinish"):
@@ -237,8 +241,8 @@ Op = Annotated[
 class WorkCommand(WireStruct):
     """Operations for one service, on `procession.v1.work.<service>.<tenant>.<run>`.
 
-    `seq` numbers the commands of a run; a result is only accepted for the outstanding number (fencing). `version` is
-    the version of the context that the operations start from.
+    `seq` numbers the commands of a run; a result is only accepted for the number that is outstanding (fencing).
+    `version` is the version of the context that the operations start from.
     """
 
     run: str
@@ -258,12 +262,12 @@ class WorkCommand(WireStruct):
         ),
     ] = None
     renewed: Annotated[
-        bool, Field(description="Redis may have forgotten commands that were done before it.")
+        bool, Field(description="Redis may have forgotten commands that were done before this one.")
     ] = False
     lent: Annotated[
         int | None,
         Field(
-            description="Deprecated: gateways of before looked here for the first operation that they lent."
+            description="Deprecated: earlier gateways read the index of the first operation that they lent from it."
         ),
     ] = None
 
@@ -274,20 +278,21 @@ class WorkCommand(WireStruct):
 
 
 class StepFacts(WireStruct):
-    """What the orchestrator needs to know of a response to go on."""
+    """What the orchestrator needs to know about a response to continue."""
 
     finish_reason: str = "other"
     tool_calls: int = 0
-    outcomes: Annotated[int, Field(description="Local tool calls that got an outcome.")] = 0
-    started: Annotated[bool, Field(description="The model's stream had begun when it failed.")] = False
-    stop: Annotated[bool, Field(description="A stop condition holds.")] = False
+    outcomes: Annotated[int, Field(description="Number of local tool calls that have an outcome.")] = 0
+    started: Annotated[bool, Field(description="The model failed after its stream had begun.")] = False
+    stop: Annotated[bool, Field(description="A stop condition is met.")] = False
 
 
 class WorkResult(WireStruct, tag_field="type", tag="result"):
     """The answer to a command, on `procession.v1.work.orchestrator.<tenant>.<run>`.
 
-    Outcomes: `ok` all operations ran; `tripwire` a processor aborted; `failed` a processor or the runtime failed;
-    `modelFailed` the provider did (error processors are asked); `cancelled`; `suspended` a tool waits for a person.
+    Outcomes: `ok`: all operations ran; `tripwire`: a processor aborted; `failed`: a processor or the runtime failed;
+    `modelFailed`: the provider failed, and error processors are asked; `cancelled`; `suspended`: a tool call waits for
+    a person.
     """
 
     run: str
@@ -296,30 +301,29 @@ class WorkResult(WireStruct, tag_field="type", tag="result"):
     service: str
     outcome: Literal["ok", "tripwire", "failed", "modelFailed", "cancelled", "suspended"]
     at: Annotated[
-        int, Field(description="Index of the operation that ended the command, where it is not `ok`.")
+        int, Field(description="Index of the operation that ended the command, unless the outcome is `ok`.")
     ] = 0
-    stopped: Annotated[bool, Field(description="`unlessTools` ended the command: the answer has calls.")] = (
-        False
-    )
+    stopped: Annotated[
+        bool, Field(description="`unlessTools` ended the command: the answer has tool calls.")
+    ] = False
     version: int
     out_seq: int
     tripwire: Tripwire | None = None
     error: Failure | None = None
     suspend: Annotated[
-        list[JsonObject] | None, Field(description="The calls that wait, with their payloads.")
+        list[JsonObject] | None,
+        Field(description="The tool calls that wait for a person, with their payloads."),
     ] = None
     facts: StepFacts | None = None
     retry: Annotated[bool | None, Field(description="What the error processors decided.")] = None
     stop: Annotated[bool | None, Field(description="What the stop conditions decided.")] = None
     verdict: Annotated[
         Literal["passed", "blocked"] | None,
-        Field(description="What the guards beside the model said; absent where none was asked."),
+        Field(description="Verdict of the guards beside the model; absent if none was asked."),
     ] = None
     arrays: Annotated[
         dict[str, list[JsonObject]] | None,
-        Field(
-            description="What the functions made that make arrays: processors with their hooks and services."
-        ),
+        Field(description="The arrays that factories made: processors with their hooks and services."),
     ] = None
     replica: str | None = None
     reports: list[HookReport] = field(default_factory=list)
@@ -328,7 +332,7 @@ class WorkResult(WireStruct, tag_field="type", tag="result"):
 
 
 class Control(WireModel):
-    """What a person tells a run in flight, on `procession.v1.control.<tenant>.<run>`."""
+    """What a person tells an active run, on `procession.v1.control.<tenant>.<run>`."""
 
     model_config = ConfigDict(strict=True)
 
@@ -339,7 +343,8 @@ class Control(WireModel):
     resume_data: Any = None
     fence: int | None = Field(
         default=None,
-        description="That of the `run.suspended` which it answers; without it, it answers what is asked when it comes.",
+        description="Fence of the `run.suspended` that this answers; without it, this answers whatever the run waits "
+        "for when it arrives.",
     )
 
     def decision(self, asked: JsonObject) -> JsonObject:

@@ -13,7 +13,7 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Procession",
             "version": "1",
-            "description": "Messages between clients and the services of Procession, on NATS. A channel with a "
+            "description": "Messages between clients and the services of Procession, on NATS. A channel with an "
             "`x-stream` is stored in that JetStream stream; the others are core NATS.",
         },
         "defaultContentType": "application/json",

@@ -44,20 +44,20 @@ def configuration() -> str:
         "without the prefix); the environment wins. An unknown name is an error, in both (on Kubernetes, which makes "
         "variables of the names of services: `enableServiceLinks: false`).",
         _table(("variable", "type", "default", "meaning"), _settings()),
-        "A provider's key comes from the variable that LiteLLM reads for it, such as `OPENAI_API_KEY`. Secrets come in "
-        "files, whose names these settings hold. A process reads its settings when it starts; the agents file is read "
-        "again when it changes ([operations](../operations.md#change-agents)).",
+        "A provider's key comes from the variable that LiteLLM reads for it, such as `OPENAI_API_KEY`. Secrets are "
+        "read from files, which these settings name. A process reads its settings when it starts; the agents file is "
+        "read again when it changes ([operations](../operations.md#change-agents)).",
         "## An agents file",
         "YAML with one key, `agents`: agents by name, or a list. Or a Python file with a module-level `agents`: the "
         "same, or a function that returns it. Keys may be written in snake_case too. The schema for editors is "
-        "[agents-file.json](../../schemas/json-schema/agents-file.json); `procession check` tells everything that is "
-        "wrong.",
+        "[agents-file.json](../../schemas/json-schema/agents-file.json); `procession check` reports everything that "
+        "is wrong.",
         "### Agent",
         _fields(agents["Agent"]),
         *_each(agents, parts),
         "## A request",
-        "The fields of an agent's options (from `model` to `timeout`) may also come with a request, whose value then "
-        "counts. Besides:",
+        "A request may also set the fields of an agent's options (from `model` to `timeout`); they then override those "
+        "of the agent. Further fields:",
         _fields(request, without=agents["Agent"]["properties"].keys() - {"tools", "memory"}),
         *_each(request["$defs"], ("RequestMemory",)),
     )
@@ -74,11 +74,11 @@ def messages() -> str:
     return _page(
         "# Messages",
         NOTE,
-        "Made from `procession_schemas.catalog`. JSON on NATS; keys are camelCase. A message with a stream is stored "
-        "in it, and its sender waits until that is confirmed (chunks excepted); the others are gone when nobody "
-        "listens. Schemas: "
-        "[json-schema](../../schemas/json-schema), examples: [golden-messages](../../schemas/golden-messages), all as "
-        "AsyncAPI: [asyncapi.json](../../schemas/asyncapi.json).",
+        "Generated from `procession_schemas.catalog`. JSON on NATS; keys are camelCase. A message with a stream is "
+        "stored in it, and its sender waits until that is confirmed (except for chunks); the others are lost if nobody "
+        "listens. Schemas: [json-schema](../../schemas/json-schema), examples: "
+        "[golden-messages](../../schemas/golden-messages), all as AsyncAPI: "
+        "[asyncapi.json](../../schemas/asyncapi.json).",
         _table(
             ("message", "subject", "stream", "from", "to"),
             (
@@ -93,15 +93,15 @@ def messages() -> str:
         ),
         *(part for row in CATALOG for part in _message(row, schemas.get(row.name))),
         "## Results",
-        "What `run.finished` and `run.suspended` have as their `result`; and what is in it.",
+        "The `result` of `run.finished` and `run.suspended`, and its parts.",
         *_each(
             schemas["run.finished"]["$defs"],
             ("RunResult", "Failure", "Tripwire", "HookReport", "ModelReport"),
         ),
         "## Error codes",
-        "In `error.code` of results, of `request.rejected`, and of answers about threads and chunks. Some errors have "
-        "a `name` instead, such as `APICallError`; the built-in processors may give further codes, and processors of "
-        "your own any.",
+        "Values of `error.code` in results, in `request.rejected`, and in answers about threads and chunks. Some "
+        "errors have a `name` instead, such as `APICallError`; the built-in processors may use further codes, and your "
+        "own processors any code.",
         _table(("code", "meaning"), ((f"`{code}`", meaning) for code, meaning in ERROR_CODES.items())),
         "## Operations of a command",
         "A `work.command` is a list of these, run in order on the run's context.",
@@ -139,7 +139,7 @@ def _message(row: Row, schema: Schema | None) -> Iterator[str]:
         if schema["description"] != row.meaning:
             yield schema["description"]
         if row.body is RunRequest:
-            yield "And the options of an agent, which count more here: [configuration](configuration.md#agent)."
+            yield "It may also override the agent's options: [configuration](configuration.md#agent)."
         yield _fields(schema, without=AgentOptions.model_json_schema()["properties"])
 
 
@@ -168,7 +168,7 @@ def _chunks(schema: Schema) -> Iterator[tuple[str, ...]]:
         payload = _resolved(definition["properties"].get("payload", {}), definitions)
         fields = _names(payload) if payload.get("properties") else ""
         if "payload" not in definition["properties"]:
-            fields = f"in its place: {_names(definition, {'type', 'runId', 'from', 'metadata'})}"
+            fields = f"instead of `payload`: {_names(definition, {'type', 'runId', 'from', 'metadata'})}"
         yield ", ".join(f"`{t}`" for t in types), fields, definition["description"]
 
 
