@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from procession.addresses import address
 from procession_services.cli.common import FAILED, OK, Commands, UsageError, say, settings_of, whole_number
 from procession_services.runtime.access import Access
 
@@ -54,7 +55,7 @@ async def _connected(options: argparse.Namespace) -> AsyncIterator[Any]:
     operator = await Operator.connect(settings.nats_url, Access.of(settings))
     try:
         if not await operator.has_jetstream():
-            raise UsageError(f"{settings.nats_url} has no JetStream, or this user may not use it")
+            raise UsageError(f"{address(settings.nats_url)} has no JetStream, or this user may not use it")
         yield operator.js
     finally:
         await operator.close()
