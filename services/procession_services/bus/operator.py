@@ -19,7 +19,7 @@ from procession.client.nats_client import NatsClient
 from procession.errors import ProcessionError
 from procession_services.runtime.access import Access
 
-__all__ = ["NoAccessError", "Operator"]
+__all__ = ["NoAccessError", "Operator", "RejectedError"]
 
 _SECONDS: Final = 3.0
 _QUIET_SECONDS: Final = 0.5
@@ -27,6 +27,10 @@ _QUIET_SECONDS: Final = 0.5
 
 class NoAccessError(ProcessionError):
     """The server cannot be reached, or rejects the user; the message says which."""
+
+
+class RejectedError(NoAccessError):
+    """The server rejects the user."""
 
 
 class Operator:
@@ -57,7 +61,7 @@ class Operator:
         except (TimeoutError, nats.errors.Error, OSError) as error:
             with contextlib.suppress(AssertionError):  # it did not come to connect
                 await client.close()
-            raise NoAccessError(_why(url, [*told, error], access)) from error
+            raise _refused(url, [*told, error], access) from error
         return cls(client)
 
     async def user(self) -> dict[str, Any] | None:
@@ -136,9 +140,9 @@ class Operator:
         await self._client.close()
 
 
-def _why(url: str, errors: list[Exception], access: Access) -> str:
+def _refused(url: str, errors: list[Exception], access: Access) -> NoAccessError:
     told = " ".join(str(error) for error in errors if str(error))
     if "uthorization" in told:
         user = f"user {access.nats_user!r}" if access.nats_user else "connections without a user"
-        return f"NATS at {address(url)} rejects {user}: check user and password"
-    return f"cannot reach NATS at {address(url)} ({told or 'no answer'}): is it running?"
+        return RejectedError(f"NATS at {address(url)} rejects {user}: check user and password")
+    return NoAccessError(f"cannot reach NATS at {address(url)} ({told or 'no answer'}): is it running?")

@@ -16,7 +16,7 @@ from procession.addresses import address
 from procession_schemas import subjects
 from procession_schemas.admin import ModelsRequest, ServiceStatus
 from procession_services.bus.inspect import nats_problems
-from procession_services.bus.operator import NoAccessError, Operator
+from procession_services.bus.operator import NoAccessError, Operator, RejectedError
 from procession_services.deploy.files import Deployment
 from procession_services.deploy.permissions import (
     OPERATOR,
@@ -244,9 +244,11 @@ async def _user(settings: Settings, access: Access, file: str) -> list[Problem]:
     name = access.nats_user or ""
     try:
         connection = await Operator.connect(settings.nats_url, access)
-    except NoAccessError:
+    except RejectedError:
         told = f"NATS rejects this password for {name}: {_MEND_USERS}"
         return [Problem(file, "", told)]
+    except NoAccessError as error:
+        return [Problem(file, "", f"this password could not be tried: {error}")]
     try:
         wanted = SERVICE_PERMISSIONS.get(name)
         if wanted is None or _may(await connection.user(), wanted):
@@ -267,8 +269,10 @@ def _may(user: dict[str, Any] | None, wanted: Permissions) -> bool:
 async def _nobody(settings: Settings, access: Access) -> list[Problem]:
     try:
         stranger = await Operator.connect(settings.nats_url, Access(authority=access.authority))
-    except NoAccessError:
+    except RejectedError:
         return []
+    except NoAccessError as error:
+        return [Problem("NATS", "", f"whether it accepts connections without a password is unknown: {error}")]
     await stranger.close()
     return [Problem("NATS", "", "accepts connections without a password: include accounts.conf in nats.conf")]
 
