@@ -241,11 +241,11 @@ def _check_request(link: Link, value: Any) -> None:
     if not isinstance(value, dict):
         raise invalid(link, hook, value, "it may return {prompt}, {response}, or nothing")
     if value.get("prompt") is not None and not is_prompt(value["prompt"]):
-        allowed = "`prompt` must be a list of entries, each with a `role`: " + ", ".join(ROLES)
-        raise invalid(link, hook, value["prompt"], allowed)
+        allowed = "it must be a list of entries, each with a `role`: " + ", ".join(ROLES)
+        raise invalid(link, hook, value["prompt"], allowed, "prompt")
     if value.get("response") is not None and not is_response(value["response"]):
-        allowed = '`response` must be `{"chunks": [...]}`, with chunks such as a model sends'
-        raise invalid(link, hook, value["response"], allowed)
+        allowed = 'it must be `{"chunks": [...]}`, with chunks such as a model sends'
+        raise invalid(link, hook, value["response"], allowed, "response")
 
 
 async def run_llm_response(ctx: RunContext, links: list[Link], calls: Calls, writer: a.Writer | None) -> None:

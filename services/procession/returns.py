@@ -42,9 +42,10 @@ def same_list(ctx: RunContext, link: Link, hook: Hook, returned: MessageList) ->
         raise wrong(link, hook, EXTERNAL_LIST, text)
 
 
-def invalid(link: Link, hook: Hook, value: Any, allowed: str) -> ProcessorError:
-    """An error about the type of a value."""
-    return wrong(link, hook, INVALID_RETURN, f"returned {type(value).__name__}; {allowed}")
+def invalid(link: Link, hook: Hook, value: Any, allowed: str, field: str = "") -> ProcessorError:
+    """An error about the type of a value; `field` is where in an object that the hook returned it is."""
+    what = f"`{field}` of type " if field else ""
+    return wrong(link, hook, INVALID_RETURN, f"returned {what}{type(value).__name__}; {allowed}")
 
 
 def reconcile(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], returned: Any) -> None:
@@ -54,7 +55,7 @@ def reconcile(ctx: RunContext, link: Link, hook: Hook, stage: list[Any], returne
         ProcessorError: They are not a list, or one of them cannot be read.
     """
     if not isinstance(returned, list):
-        raise invalid(link, hook, returned, "`messages` must be a list of messages")
+        raise invalid(link, hook, returned, "it must be a list of messages", "messages")
     try:
         ctx.messages.reconcile(stage, returned, "input" if hook in INPUT_HOOKS else "response")
     except InvalidMessageError as error:
@@ -72,7 +73,7 @@ def left_readable(ctx: RunContext, link: Link, hook: Hook) -> None:
 def replace_system(ctx: RunContext, link: Link, hook: Hook, returned: Any) -> None:
     """Takes over system messages that a hook returned; raises ProcessorError as `reconcile` does."""
     if not isinstance(returned, list):
-        raise invalid(link, hook, returned, "`system_messages` must be a list of system messages")
+        raise invalid(link, hook, returned, "it must be a list of system messages", "system_messages")
     try:
         ctx.messages.replace_system(returned)
     except InvalidMessageError as error:

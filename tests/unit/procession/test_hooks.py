@@ -253,6 +253,17 @@ async def test_an_object_without_both_lists_is_an_error(value):
     await fails(INPUT, value, INVALID)
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [({"messages": 5, "system_messages": []}, "returned `messages` of type int; it must be a list of messages"),
+     ({"messages": [], "system_messages": "x"},
+      "returned `system_messages` of type str; it must be a list of system messages"),
+     (5, "returned int; it may return a list of messages")],
+)  # fmt: skip
+async def test_the_type_of_a_wrong_field_is_not_taken_for_that_of_what_was_returned(value, told):
+    assert told in str(await fails(INPUT, value, INVALID))
+
+
 async def test_a_system_message_that_is_none_is_an_error():
     await fails(INPUT, {"messages": [], "system_messages": [{"role": "user", "content": "x"}]}, UNREADABLE)
 
@@ -558,6 +569,8 @@ async def test_a_wrong_request_value_is_an_error_and_counts(value):
     with pytest.raises(ProcessorError) as caught:
         await run_llm_request(context(), links, tally, None)
     assert caught.value.code == INVALID
+    field = next(iter(value)) if isinstance(value, dict) else ""
+    assert f"returned {f'`{field}` of type ' if field else ''}" in str(caught.value)
     assert tally.report(links[0], Hook.LLM_REQUEST).errors == 1
 
 
