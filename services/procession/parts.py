@@ -66,18 +66,18 @@ def copy_json(value: T, levels: int = MAX_DEPTH) -> T:
     Raises:
         ValueError: The value nests deeper than `levels`.
     """
-    copied: T = _copied(value, levels)
+    copied: T = _copied(value, levels, levels)
     return copied
 
 
-def _copied(value: Any, levels: int) -> Any:
+def _copied(value: Any, left: int, levels: int) -> Any:
     if not isinstance(value, _CONTAINERS):
         return value
-    if not levels:
-        raise ValueError(f"nests deeper than {MAX_DEPTH} levels")
+    if not left:
+        raise ValueError(f"nests deeper than {levels} levels")
     if isinstance(value, dict):
-        return {key: _copied(item, levels - 1) for key, item in value.items()}
-    return [_copied(item, levels - 1) for item in value]
+        return {key: _copied(item, left - 1, levels) for key, item in value.items()}
+    return [_copied(item, left - 1, levels) for item in value]
 
 
 def tool_part(invocation: Mapping[str, Any], **extra: Any) -> Part:

@@ -23,6 +23,7 @@ from procession.messages import (
     timestamp,
     user_message,
 )
+from procession.parts import copy_json
 from procession.prompt import conversation_entries
 from procession.ui_messages import to_ui
 
@@ -505,6 +506,8 @@ class TestNormalise:
             read({"role": "user", "content": [{"type": "data-x", "data": deep}]})
         with pytest.raises(InvalidMessageError, match="nests deeper"):
             read(stored(text("a"), metadata=deep))
+        with pytest.raises(ValueError, match="nests deeper than 3 levels"):
+            copy_json(deep, 3)
 
 
 odd: st.SearchStrategy[Any] = st.one_of(
