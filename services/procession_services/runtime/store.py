@@ -366,9 +366,11 @@ class RunStore:
 
         Nobody needs to tell it any more, so the run has no deadline, and its state, with the result, soon goes.
         """
-        what = f"cannot record that the end of run {run} was announced, so that is repeated at its deadline"
+        what = f"cannot record that the end of run {run} was announced"
         self.redis.later(what, "SET", _told_key(tenant, run), digest, "EX", self._told_ttl)
+        what = f"cannot remove the deadline of run {run}, at which its end will therefore be announced again"
         self.redis.later(what, "ZREM", DEADLINES, f"{tenant} {run}")
+        what = f"cannot shorten the time for which the state of run {run} is kept after its end"
         self.redis.later(what, "EXPIRE", run_key(tenant, run), self._finished_ttl)
 
     async def is_told(self, tenant: str, run: str) -> bool:

@@ -495,6 +495,19 @@ async def test_a_run_is_kept_beyond_its_deadline_and_nothing_shortens_that_befor
     assert 0 < await thread.redis.ttl(keys[0]) <= 30
 
 
+async def test_of_each_note_on_the_end_of_a_run_that_fails_its_own_is_told(
+    servers: Endpoints, caplog: Any
+) -> None:
+    redis: Any = connect(servers.redis_url)
+    RunStore(redis, ttl=60, finished_ttl=30, told_ttl=90).mark_told("acme", "one", "digest")
+    await redis.aclose()
+    await asyncio.sleep(0)
+    told = [record.getMessage() for record in caplog.records]
+    assert ["run one" in each for each in told] == [True] * 3
+    assert ["deadline" in each for each in told] == [False, True, False]
+    assert len({*told}) == len(told)
+
+
 async def test_who_comes_late_to_a_deadline_finds_the_run_however_short_runs_are_kept(thread: Thread) -> None:
     store = RunStore(thread.redis, ttl=1, finished_ttl=1, told_ttl=1)
     change = StateChange(0, b"going", int(time.time() * 1000) + 600_000, finished=False)
