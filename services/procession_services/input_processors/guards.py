@@ -19,6 +19,7 @@ from procession.returns import wrong
 from procession_schemas import subjects
 from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.run import Failure
+from procession_schemas.validation import misfit
 from procession_schemas.work import WorkCommand
 from procession_services.bus.alive import beating
 from procession_services.processor_host.executor import Executor
@@ -44,7 +45,7 @@ class GuardAnswers:
         try:
             request = GuardRequest.model_validate_json(body)
         except ValidationError as error:
-            return _told("INTERNAL", f"the request cannot be read: {error.error_count()} errors")
+            return _told("INTERNAL", f"the request cannot be read: {misfit(error).message}")
         _, _, tenant, *_ = subjects.parse(subject)
         try:
             async with beating(self._publish, request.beats):

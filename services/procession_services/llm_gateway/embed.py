@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from procession_schemas import subjects
 from procession_schemas.embed import EmbedReply, EmbedRequest
+from procession_schemas.validation import misfit
 from procession_services.bus.alive import beating
 from procession_services.llm_gateway.core.call import unknown_model
 from procession_services.llm_gateway.core.failures import ProviderError
@@ -58,7 +59,7 @@ class EmbeddingAnswers:
         try:
             request = EmbedRequest.model_validate_json(body)
         except ValidationError as error:
-            return EmbedReply(error=f"the request cannot be read: {error.error_count()} errors").to_json()
+            return EmbedReply(error=f"the request cannot be read: {misfit(error).message}").to_json()
         _, _, tenant, *_ = subjects.parse(subject)
         try:
             async with (

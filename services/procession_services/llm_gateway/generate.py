@@ -12,6 +12,7 @@ from procession.response import ResponseCollector
 from procession_schemas import subjects
 from procession_schemas.generate import GenerateReply, GenerateRequest
 from procession_schemas.model_settings import retries_of
+from procession_schemas.validation import misfit
 from procession_services.bus.alive import beating
 from procession_services.llm_gateway.core.call import ModelCall, unknown_model
 from procession_services.llm_gateway.core.ending import Ending
@@ -48,7 +49,7 @@ class Generator:
         try:
             request = GenerateRequest.model_validate_json(body)
         except ValidationError as error:
-            return GenerateReply(error=f"the request cannot be read: {error.error_count()} errors").to_json()
+            return GenerateReply(error=f"the request cannot be read: {misfit(error).message}").to_json()
         _, _, tenant, *_ = subjects.parse(subject)
         try:
             reply = await self._reply(request, tenant)

@@ -107,7 +107,17 @@ async def test_a_state_that_is_no_json_counts_as_an_error():
 async def test_garbage_is_told_too():
     reply = GuardReply.model_validate_json(await answers().answer(SUBJECT, b"{}"))
     assert reply.error is not None
-    assert "cannot be read" in reply.error.message
+    assert "cannot be read: command: Field required; guard: " in reply.error.message
+
+
+async def test_what_garbage_holds_is_not_told():
+    body = (
+        b'{"command": {"run": ["secret"], "ops": [{"op": "model"}]}, "guard": "secret", "messages": "secret"}'
+    )
+    reply = GuardReply.model_validate_json(await answers().answer(SUBJECT, body))
+    assert reply.error is not None
+    assert "command.run: " in reply.error.message
+    assert "secret" not in reply.error.message
 
 
 async def test_whoever_judges_goes_on_saying_so_after_one_time_that_it_could_not(

@@ -72,3 +72,16 @@ async def test_options_that_are_known_reach_the_provider():
         reply = await answered(provider.base, dimensions=8)
         [asked] = provider.requests
     assert (reply.error, len(reply.vectors), asked.body["dimensions"]) == (None, 1, 8)
+
+
+async def test_of_a_request_that_cannot_be_read_the_fields_are_told_but_not_what_they_hold():
+    nothing: Any = None
+    answers = EmbeddingAnswers(nothing, nothing, nowhere, None, max_reply=10_000)
+    body = b'{"model": ["secret"], "texts": "secret"}'
+    reply = EmbedReply.model_validate_json(
+        await answers.answer("procession.v1.api.llm_gateway.t.embed", body)
+    )
+    assert reply.error is not None
+    assert reply.error.startswith("the request cannot be read: model: ")
+    assert "texts: " in reply.error
+    assert "secret" not in reply.error

@@ -65,6 +65,14 @@ async def test_retries_that_are_a_number_are_taken(retries):
     assert (await answered(retries)).get("error") is None
 
 
+async def test_of_a_request_that_cannot_be_read_the_fields_are_told_but_not_what_they_hold():
+    body = b'{"model": "m/x", "prompt": "secret", "jsonPromptInjection": "secret"}'
+    told = orjson.loads(await generator().answer("procession.v1.api.llm_gateway.t.generate", body))["error"]
+    assert told.startswith("the request cannot be read: prompt: ")
+    assert "jsonPromptInjection: " in told
+    assert "secret" not in told
+
+
 async def test_an_answer_that_ended_with_an_error_is_none():
     text = {"type": "text-delta", "payload": {"id": "t", "text": '{"safe": true}'}}
     finish = {"type": "finish", "payload": {"stepResult": {"reason": "error"}}}
