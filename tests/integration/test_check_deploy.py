@@ -94,7 +94,7 @@ async def test_a_deployment_that_is_well_has_nothing_wrong(deployed):
     wrong, fine = await deployed.check(call_models=True)
     assert wrong == []
     assert [line.split()[0] for line in fine] == ["secrets", "NATS", "users", "7", "1", "Redis"]
-    assert "1 models, called" in fine
+    assert "1 model, called" in fine
 
 
 async def test_where_redis_cannot_be_reached_the_services_speak_for_it(deployed):

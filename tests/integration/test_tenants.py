@@ -148,7 +148,7 @@ async def test_a_full_queue_is_told_and_the_same_request_may_come_again(own_serv
         gate, first = await held(system)
         second = await accepted(await system.start(HELLO))
         agent = {"model": system.script(HELLO)}
-        with pytest.raises(LimitExceededError, match="1 runs waiting; at most 1 may wait") as raised:
+        with pytest.raises(LimitExceededError, match="1 run waiting; at most 1 may wait") as raised:
             await finished(await system.start(agent=agent, run_id="patient"))
         failure = raised.value.failure
         assert failure.code == "TOO_MANY_RUNS"

@@ -153,7 +153,7 @@ async def test_work_of_which_nobody_says_anything_any_more_is_given_up_with_a_re
             await send("one")
             told = await reasons.get()
             await worker.stop(grace=PATIENCE)
-    assert "1 deliveries of 0.5 s each" in told
+    assert "1 delivery of 0.5 s each" in told
     assert "event loop" in told
     assert f"goes to DEAD: {told}" in caplog.text
 

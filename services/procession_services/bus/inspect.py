@@ -10,6 +10,7 @@ from procession_services.bus.operator import Operator
 from procession_services.bus.streams import is_ours, stream_configs
 from procession_services.runtime.problems import Problem
 from procession_services.runtime.settings import Settings
+from procession_services.runtime.words import number_of
 
 __all__ = ["longest_request", "nats_problems"]
 
@@ -106,4 +107,7 @@ def _stream(
         if peer.offline or not peer.current:
             yield f"its copy on {peer.name} is {'offline' if peer.offline else 'behind'}", True
     if wanted.name == "DEAD" and info.state.messages:
-        yield f"{info.state.messages} messages could not be handled: `procession dead list` shows them", True
+        yield (
+            f"{number_of(info.state.messages, 'message')} could not be handled: see `procession dead list`",
+            True,
+        )

@@ -25,6 +25,7 @@ from procession_services.bus.given_out import give_back
 from procession_services.bus.keeping import HandedOver, InHand, InWork, Keeper, Known, Tasks, never
 from procession_services.bus.places import Places
 from procession_services.runtime.clock import apart, seconds
+from procession_services.runtime.words import number_of
 
 log = logging.getLogger(__name__)
 _PULL_SECONDS = 5
@@ -357,7 +358,7 @@ class Worker:
         return 0
 
     def _lost_too_often(self) -> str:
-        times = f"{self._max_deliver} deliveries of {self._ack_wait:g} s each"
+        times = f"{number_of(self._max_deliver, 'delivery', 'deliveries')} of {self._ack_wait:g} s each"
         why = (
             "each process that had it died, was cut off, was stopped and gave it back after PROCESSION_DRAIN_TIMEOUT, "
             "or had its event loop blocked by a processor or tool"

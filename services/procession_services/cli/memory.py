@@ -14,6 +14,7 @@ from procession_services.cli.common import UsageError, print_json, say, whole_nu
 from procession_services.runtime.agents import read_agents
 from procession_services.runtime.problems import ConfigurationError, Problem
 from procession_services.runtime.settings import Settings
+from procession_services.runtime.words import number_of
 
 if TYPE_CHECKING:
     from procession.client import MemoryClient, Procession
@@ -198,7 +199,7 @@ async def _import(memory: "MemoryClient", options: argparse.Namespace) -> None:
         if line.strip():
             page = _page(line, f"{options.file}:{at}")
             number += len(await memory.import_page(page, embedder=options.embedder))
-    say(f"{number} messages imported")
+    say(f"{number_of(number, 'message')} imported")
 
 
 def _page(line: str, where: str) -> dict[str, Any]:
@@ -221,13 +222,13 @@ async def _note(memory: "MemoryClient", options: argparse.Namespace) -> None:
 
 
 async def _index(memory: "MemoryClient", options: argparse.Namespace) -> None:  # noqa: ARG001 - an action's shape
-    sys.stdout.write(f"{await memory.index_waiting()} jobs waiting\n")
+    sys.stdout.write(f"{number_of(await memory.index_waiting(), 'job')} waiting\n")
 
 
 async def _reindex(memory: "MemoryClient", options: argparse.Namespace) -> None:
     waiting = await memory.reindex(options.embedder)
     while waiting and not options.no_wait:
-        say(f"{waiting} jobs waiting")
+        say(f"{number_of(waiting, 'job')} waiting")
         await asyncio.sleep(_POLL_SECONDS)
         waiting = await memory.index_waiting()
     say("queued" if options.no_wait else "done")

@@ -28,6 +28,7 @@ from procession_services.runtime.access import Access
 from procession_services.runtime.problems import Problem
 from procession_services.runtime.redis_check import knows, redis_problems_at
 from procession_services.runtime.settings import Settings, SettingsError
+from procession_services.runtime.words import number_of
 from procession_services.supervisor import SERVICES
 
 __all__ = ["Findings", "as_operator", "ask_services", "check_deployment", "models_that_fail", "told_by"]
@@ -207,7 +208,8 @@ def _missing(statuses: list[ServiceStatus]) -> list[Problem]:
 
 def _summary(statuses: list[ServiceStatus]) -> str:
     versions = ", ".join(sorted({status.version for status in statuses}))
-    return f"{len({status.service for status in statuses})} services, {len(statuses)} replicas, version {versions}"
+    services = number_of(len({status.service for status in statuses}), "service")
+    return f"{services}, {number_of(len(statuses), 'replica')}, version {versions}"
 
 
 async def _models(operator: Operator, statuses: list[ServiceStatus], found: Findings, *, call: bool) -> None:
@@ -221,7 +223,7 @@ async def _models(operator: Operator, statuses: list[ServiceStatus], found: Find
     told = told_by(_statuses(answers))
     if not answers:
         told = [Problem("models", "", f"no gateway answered within {seconds:g} seconds: see its log")]
-    found.add(f"{len(uses)} models" + (", called" if call else ", with keys"), told)
+    found.add(number_of(len(uses), "model") + (", called" if call else ", with keys"), told)
 
 
 async def _users(settings: Settings, access: Access, deployment: Deployment) -> list[Problem]:

@@ -14,6 +14,7 @@ from procession_services.bus.alive import Body
 from procession_services.memory.core import lexical
 from procession_services.memory.recall import Embedder, EmbeddingError
 from procession_services.memory.stores.onnx import OnnxEmbedder, missing_weights
+from procession_services.runtime.words import number_of
 
 __all__ = ["AUTO", "Embedders", "GatewayEmbedder", "LexicalEmbedder", "fallback_warning", "local_default"]
 
@@ -80,7 +81,8 @@ class GatewayEmbedder:
         if reply.error is not None:
             raise EmbeddingError(reply.error, retryable=reply.retryable)
         if len(reply.vectors) != len(texts):
-            raise EmbeddingError(f"{self.id} gave {len(reply.vectors)} vectors for {len(texts)} texts")
+            given = number_of(len(reply.vectors), "vector")
+            raise EmbeddingError(f"{self.id} gave {given} for {number_of(len(texts), 'text')}")
         return [list(array("f", base64.b64decode(vector))) for vector in reply.vectors]
 
 

@@ -16,6 +16,7 @@ from procession_services.memory.recall import (
     Recall,
     entry_of,
 )
+from procession_services.runtime.words import number_of
 
 __all__ = ["Indexer", "submit_all"]
 
@@ -161,8 +162,8 @@ def _will_pass(error: Exception, waits: int) -> bool:
 
 def _give_up(job: dict[str, Any], error: Exception) -> None:
     known = isinstance(error, EmbedderChangedError | EmbeddingError)
-    size = len(job.get("entries", ()))
-    what = f"an index job ({job.get('kind')}, {size} messages) of tenant {job.get('tenant')} was given up"
+    size = number_of(len(job.get("entries", ())), "message")
+    what = f"an index job ({job.get('kind')}, {size}) of tenant {job.get('tenant')} was given up"
     told = str(error) if known else "unexpected error"
     log.error(
         "%s: %s; repair the index with `procession memory reindex`",

@@ -16,6 +16,7 @@ from procession_services.memory.ports import EmbedderChangedError, VectorsUnavai
 from procession_services.memory.recall import IndexRef, entry_of
 from procession_services.memory.scope import Conversation, conversation, current_memory
 from procession_services.memory.working import TAG
+from procession_services.runtime.words import number_of
 
 _TOLD = (EmbedderChangedError, VectorsUnavailableError)
 
@@ -91,7 +92,7 @@ class SemanticRecall(Processor[SemanticRecallOptions]):
             await memory.store.create_thread(memory.tenant, here.thread, here.resource)
             await memory.index.submit(self._index(memory.tenant), here.resource, here.thread, entries)
         except Exception as error:  # noqa: BLE001 - the answer is there; `procession memory reindex` makes up for it
-            _warn(args, f"{len(entries)} messages could not be queued for the index", error)
+            _warn(args, f"{number_of(len(entries), 'message')} could not be queued for the index", error)
         return messages
 
     def _index(self, tenant: str) -> IndexRef:

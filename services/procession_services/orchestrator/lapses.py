@@ -31,6 +31,7 @@ from procession_services.runs.stored import read_state
 from procession_services.runtime.run_records import StoredState
 from procession_services.runtime.store import RunStore
 from procession_services.runtime.tasks import repeated
+from procession_services.runtime.words import number_of
 
 __all__ = ["RUNS_CONSUMER", "Lapses"]
 
@@ -150,7 +151,7 @@ class Lapses:
             self._unsettled = True
             if self._watched:
                 what = "is new, or was emptied" if seen is None else "was restarted"
-                log.warning("Redis %s: checking on %d active runs", what, len(self._watched))
+                log.warning("Redis %s: checking on %s", what, number_of(len(self._watched), "active run"))
         self._life = life
 
     def _answer(self, *, until: float, kept: bool) -> None:
@@ -197,7 +198,7 @@ class Lapses:
             self._waits_for_others = True
             return False
         if lost := await self._lost.end(self._life, until=self._events_then):
-            log.warning("Redis was emptied: %d runs have ended with STATE_LOST", lost)
+            log.warning("Redis was emptied: %s ended with STATE_LOST", number_of(lost, "run"))
         if self._emptied != emptied or self._store.life != self._life:
             return False
         self._emptied = None

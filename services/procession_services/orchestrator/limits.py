@@ -6,6 +6,7 @@ from procession_schemas.run import Failure
 from procession_services.runtime.admission import Over, Wanted
 from procession_services.runtime.ledger import PICO, day_of
 from procession_services.runtime.tenants import Limits
+from procession_services.runtime.words import number_of
 
 __all__ = ["refusal", "wanted"]
 
@@ -36,7 +37,7 @@ def refusal(tenant: str, limits: Limits, crowd: int, over: Over) -> Failure:
     match over.limit:
         case "requestsPerSecond":
             code, allowed = "RATE_LIMITED", limits.requests_per_second
-            told = f"tenant {tenant} may send {allowed:g} requests a second"
+            told = f"tenant {tenant} may send {number_of(allowed or 0, 'request')} a second"
         case "tokensPerDay":
             code, allowed = "BUDGET_EXCEEDED", limits.tokens_per_day
             told = f"tenant {tenant} has used {current:,} of the {allowed:,} tokens for today (UTC)"
@@ -46,12 +47,14 @@ def refusal(tenant: str, limits: Limits, crowd: int, over: Over) -> Failure:
         case "waitingRuns":
             # What the oldest has waited is how long a queue of this length takes.
             code, allowed, seconds = "TOO_MANY_RUNS", limits.waiting_runs, _queue_seconds(over)
-            told = f"tenant {tenant} has {current} runs waiting; at most {allowed} may wait"
+            told = f"tenant {tenant} has {number_of(current, 'run')} waiting; at most {allowed} may wait"
             if limits.concurrent_runs is not None:
                 told += f" behind the {limits.concurrent_runs} that may be active"
         case _:
             code, allowed, seconds = "OVERLOADED", crowd, _queue_seconds(over)
-            told = f"{current} runs of all tenants are waiting; at most {allowed} may wait"
+            told = (
+                f"all tenants together have {number_of(current, 'run')} waiting; at most {allowed} may wait"
+            )
     return Failure(
         code=code,
         message=f"{told}; send the request again in {seconds:.1f} seconds or later",

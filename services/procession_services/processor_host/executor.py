@@ -58,6 +58,7 @@ from procession_services.runtime.clock import monotonic_ns
 from procession_services.runtime.redis_client import UNANSWERED
 from procession_services.runtime.run_records import StoredContext, after_commit
 from procession_services.runtime.store import RunStore
+from procession_services.runtime.words import number_of
 
 log = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 2.0
@@ -257,7 +258,8 @@ class Executor:
         """A job of which nothing is done any more."""
         job = self._job(command, stored, signal, Hold(), 0)
         ops = ", ".join(op.op for op in command.ops)
-        message = f"could not do {ops} in {self._max_deliver} attempts; the logs of the services say why"
+        times = number_of(self._max_deliver, "attempt")
+        message = f"could not do {ops} in {times}; the logs of the services say why"
         job.result.outcome, job.result.error = "failed", Failure(code="WORK_FAILED", message=message)
         return job
 

@@ -29,6 +29,7 @@ from procession_services.processors.core.spans import (
 )
 from procession_services.processors.core.verbatim import Scanners, is_findable, verbatim_scanners
 from procession_services.processors.detector import Detector, DetectorOptions
+from procession_services.runtime.words import number_of
 
 CUSTOM: Final = "custom_pattern"
 _MOST_TEXTS: Final = 500
@@ -313,7 +314,7 @@ class SystemPromptScrubber(Detector[SystemPromptScrubberOptions]):
             detail["detections"] = [
                 {"type": e.type, "start": e.start, "end": e.end, "confidence": e.confidence} for e in found
             ]
-        args.services.warn(f"system prompt detected: {len(found)} places ({options.strategy})")
+        args.services.warn(f"system prompt detected: {number_of(len(found), 'place')} ({options.strategy})")
         await args.services.violation(f"System prompt detected: {', '.join(types)}", detail)
 
 

@@ -70,7 +70,7 @@ async def test_what_is_given_out_is_taken_in_whatever_letters_are_in_it(command,
     page = {"thread": {"id": "t", "resource": "r"}, "messages": [{**MESSAGES[0], "content": text}]}
     given = tmp_path / "given.jsonl"
     given.write_text(json.dumps(page, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert (await command("import", str(given)))[::2] == (0, "1 messages imported\n")
+    assert (await command("import", str(given)))[::2] == (0, "1 message imported\n")
     [message] = json.loads((await command("export", "t", "r"))[1])["messages"]
     assert text in json.dumps(message, ensure_ascii=False)
 

@@ -184,7 +184,7 @@ async def test_an_embedder_that_never_answers_is_given_up_after_some_attempts(ca
     await stage.submit("bad")
     await stage.work()
     assert (stage.queue.finished, len(stage.pauses)) == (["0"], ATTEMPTS - 1)
-    assert "an index job (upsert, 1 messages) of tenant tenant was given up: refused" in caplog.text
+    assert "an index job (upsert, 1 message) of tenant tenant was given up: refused" in caplog.text
 
 
 async def test_an_embedder_that_is_away_is_waited_for(caplog):
@@ -203,7 +203,7 @@ async def test_an_embedder_that_never_comes_back_is_given_up(caplog):
     await stage.submit("a")
     await stage.work()
     assert (stage.queue.finished, len(stage.pauses)) == (["0"], PATIENCE + ATTEMPTS - 1)
-    assert "an index job (upsert, 1 messages) of tenant tenant was given up: away" in caplog.text
+    assert "an index job (upsert, 1 message) of tenant tenant was given up: away" in caplog.text
 
 
 async def test_one_message_that_cannot_be_embedded_does_not_keep_others_out():

@@ -125,7 +125,7 @@ async def test_what_became_of_redis_is_told_as_it_was(
     world.redis.has |= before
     world.runs.append(("default", "run"))
     async with world.at_work("one"):
-        assert f"{told}checking on 1 active runs" in caplog.text
+        assert f"{told}checking on 1 active run" in caplog.text
 
 
 async def test_they_leave_it_to_one_who_was_there(world: World) -> None:
