@@ -14,11 +14,11 @@ from procession_schemas.run_ids import answer_id
 from procession_services.memory.core.recall_text import other_conversations, question_of
 from procession_services.memory.ports import EmbedderChangedError, VectorsUnavailableError
 from procession_services.memory.recall import IndexRef, entry_of
-from procession_services.memory.scope import Conversation, conversation, current_memory
+from procession_services.memory.scope import Conversation, MemoryScopeError, conversation, current_memory
 from procession_services.memory.working import TAG
 from procession_services.runtime.words import number_of
 
-_TOLD = (EmbedderChangedError, VectorsUnavailableError)
+_TOLD = (EmbedderChangedError, MemoryScopeError, VectorsUnavailableError)
 
 __all__ = ["SemanticRecall", "SemanticRecallOptions"]
 
