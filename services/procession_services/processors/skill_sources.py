@@ -9,7 +9,7 @@ from procession.args import InputStepArgs
 from procession.errors import TripWire
 from procession.processor import Options, Processor
 from procession_services.processors.core.skills import FILE, InvalidSkillError, Skill, by_path, parse
-from procession_services.processors.workspace import Workspace, WorkspaceError
+from procession_services.processors.workspace import NoWorkspaceError, Workspace, WorkspaceError
 
 __all__ = [
     "ConfiguredSkills", "InlineSkill", "SkillOptions", "SkillProcessor", "SkillSource", "SourceOptions",
@@ -86,7 +86,12 @@ async def _refresh(source: SkillSource, args: InputStepArgs) -> None:
     except TripWire:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a source of an author raises
-        args.services.warn(f"skills could not be refreshed: {type(error).__name__}")
+        args.services.warn(f"skills could not be refreshed: {_told(error)}")
+
+
+def _told(error: Exception) -> str:
+    """What is logged of an error: others than those about the workspace itself might quote the conversation."""
+    return str(error) if isinstance(error, NoWorkspaceError) else type(error).__name__
 
 
 async def _refresh_behind(source: SkillSource, args: InputStepArgs) -> None:
@@ -199,7 +204,7 @@ class SkillProcessor(Processor[SkillsT]):
         except TripWire:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a source of an author raises
-            args.services.warn(f"skills could not be listed: {type(error).__name__}")
+            args.services.warn(f"skills could not be listed: {_told(error)}")
             return []
 
 

@@ -18,11 +18,17 @@ ROOTS: Final = "PROCESSION_WORKSPACES"
 MAX_DEPTH: Final = 6
 MAX_ENTRIES: Final = 20_000
 """Directory entries that a search for files looks at."""
+_SHOWN: Final = 200
+"""Characters of the name of a workspace that a message shows: a request may bring one of any length."""
 _LEFT_OUT: Final = frozenset({".git", "node_modules", "__pycache__", ".venv"})
 
 
 class WorkspaceError(ProcessionError):
     """A path that may not be read, or cannot; the message says which and why."""
+
+
+class NoWorkspaceError(WorkspaceError):
+    """The workspace itself may not be read, or does not exist; the message quotes only the option that names it."""
 
 
 class Workspace:
@@ -32,17 +38,19 @@ class Workspace:
         root: Its path, relative to the working directory of the service or absolute.
 
     Raises:
-        WorkspaceError: It lies outside the directories that the operator allows, or is not a directory.
+        NoWorkspaceError: It lies outside the directories that the operator allows, or is not a directory.
     """
 
     def __init__(self, root: str) -> None:
-        self.root = Path(root).resolve()
+        self.root, name = Path(root).resolve(), root[:_SHOWN]
         allowed = os.environ.get(ROOTS) or "."
         roots = [Path(each).resolve() for each in allowed.split(os.pathsep) if each]
         if not any(self.root.is_relative_to(each) for each in roots):
-            raise WorkspaceError(f"the workspace {root!r} is not in a directory that {ROOTS} allows")
+            raise NoWorkspaceError(f"the workspace {name!r} is not in a directory that {ROOTS} allows")
         if not self.root.is_dir():
-            raise WorkspaceError(f"the workspace {root!r} is not a directory on the machine of this service")
+            raise NoWorkspaceError(
+                f"the workspace {name!r} is not a directory on the machine of this service"
+            )
 
     def below(self, path: str) -> Self:
         """The workspace that is a directory of this one; raises WorkspaceError."""

@@ -165,6 +165,19 @@ async def test_a_source_that_fails_is_a_warning():
     assert "secret" not in "".join(logs)
 
 
+async def test_a_workspace_that_may_not_be_read_is_logged_with_the_remedy(tmp_path, monkeypatch):
+    (tmp_path / "allowed").mkdir()
+    monkeypatch.setenv(ROOTS, str(tmp_path / "allowed"))
+    logs: list[str] = []
+    options = {"workspace": str(tmp_path), "blockingRefresh": True}
+    await ProcessorKit(Skills, options, environment=make_environment(log=logs.append)).input_step()
+    why = f"the workspace {str(tmp_path)!r} is not in a directory that {ROOTS} allows"
+    assert logs == [
+        f"skills-processor: skills could not be refreshed: {why}",
+        f"skills-processor: skills could not be listed: {why}",
+    ]
+
+
 @pytest.mark.parametrize("options", [{}, {"skills": [{}]}, {"workspace": ".", "format": "yaml"}])
 def test_options_that_make_no_sense(options):
     with pytest.raises(InvalidOptionsError):
