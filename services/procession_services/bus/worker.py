@@ -392,7 +392,9 @@ class Worker:
         try:
             return await self._parted(delivery.place, begun, pause)
         except Exception as error:  # noqa: BLE001 - who handles it waits for Redis
-            log.warning("%s: starts %s without waiting for its turn: %r", self._durable, delivery.subject, error)
+            log.warning(
+                "%s: starts %s without waiting for its turn: %r", self._durable, delivery.subject, error
+            )
             return 0.0
 
     def _settle(self, message: InHand, how: bytes = Msg.Ack.Ack) -> None:
