@@ -115,7 +115,10 @@ class Driver:
             await self.perform(state, outstanding(state), again=True)
 
     async def _apply(self, tenant: str, run: str, stored: StoredState, event: RunEvent) -> None:
-        """Reduces, saves and acts; starts over when somebody else saved first."""
+        """Reduces, saves and acts; starts over when somebody else saved first.
+
+        A command that the run waited for before was sent before, or handed over to somebody who may have it.
+        """
         names: tuple[Called, ...] = ()
         while True:
             state = read_state(stored.state, stored.plan, self._store.life)
@@ -138,7 +141,7 @@ class Driver:
             self.on_deadline_added(after.deadline_ms)
         if state.queued and not after.queued:
             telemetry.observer().run_waited(after.tenant, seconds_since(after.accepted_at))
-        await self.perform(after, effects)
+        await self.perform(after, effects, again=after.seq == state.seq)
         await self.begin(names)
 
     async def go_on(
