@@ -15,10 +15,12 @@ class HandedCommand(TypedDict):
     `command` is a WorkCommand. `version` and `seq` are those of the last commit, `context` is what it has stored; there
     is none before the first one. `state` with its version and `plan` are the run's, `out` is the command's own number,
     got in the life `numberedIn` of Redis, and `claims` counts how often it was claimed. `cancelled`: the run was.
+    `at`: when it was claimed, in seconds since the epoch; one that comes late is not begun.
     """
 
     command: JsonObject
     owner: str
+    at: NotRequired[float]
     traceparent: NotRequired[str]
     version: int
     seq: int

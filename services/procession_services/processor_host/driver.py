@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -41,7 +41,7 @@ from procession_services.runs.state import Line, RunState
 from procession_services.runs.stored import UnreadableError, read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Called
-from procession_services.runtime.clock import iso, now, seconds_since
+from procession_services.runtime.clock import iso, now, seconds, seconds_since
 from procession_services.runtime.run_records import StateChange, StoredContext, StoredState
 from procession_services.runtime.store import RunStore, line_key
 
@@ -56,16 +56,18 @@ class Claiming:
 
     Attributes:
         signal: Fires when the run is cancelled.
+        at: When that began, in seconds since the epoch.
     """
 
     command: WorkCommand
     owner: str
     signal: AbortSignal
+    at: float = field(default_factory=seconds)
 
     def claimed(self, stored: StoredContext) -> Claimed:
         """The command, with what Redis holds of the run since it was claimed."""
         cancelled = stored.cancelled or self.signal.aborted
-        return Claimed(self.command, self.owner, replace(stored, cancelled=cancelled))
+        return Claimed(self.command, self.owner, replace(stored, cancelled=cancelled), self.at)
 
 
 class Taker(Protocol):

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Final
 
 from procession_schemas import subjects
 from procession_services.bus import Delivery, Worker
@@ -10,8 +11,12 @@ from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.far import Far
 from procession_services.processor_host.handed import unpacked
 from procession_services.processor_host.holders import Claimed
+from procession_services.runtime.clock import seconds
 
 __all__ = ["Handover"]
+
+_LATE_SECONDS: Final = 1.0
+"""After so long, a command is on its way that others may send, who do not find it (`far.py`), and begin 2 s later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +81,15 @@ class Handover:
     def on_handed(self, service: str, body: bytes, reply: str) -> bool:
         """Begins with a command that another process has handed over; False where there is no room for it.
 
+        Or it comes late, since whoever has sent it stood still, or was cut off: others may have begun it, or the run
+        may be over. He finds out.
+
         Raises:
             UnfitError: It is none. Whoever has handed it over finds out that nobody works on it.
         """
         desk, handed = self._desks[service], unpacked(body)
+        if (at := handed.claimed.at) and abs(seconds() - at) > _LATE_SECONDS:
+            return False
 
         async def handle(delivery: Delivery) -> None:
             then = await desk.executor.follow(handed.claimed, delivery)

@@ -33,11 +33,13 @@ class Claimed(NamedTuple):
 
     Attributes:
         stored: What Redis holds of the run then.
+        at: When that was, by the clock of whoever has claimed it; 0 where he has not said so.
     """
 
     command: WorkCommand
     owner: str
     stored: StoredContext
+    at: float
 
 
 def new_owner(service: str, replica: str) -> str:

@@ -96,7 +96,7 @@ class Place:
             version=2, seq=2, context=b'{"messages":{}}', result=None, cancelled=False, state_version=1,
             state=b'{"step":1}', plan=b'{"models":[]}', out=3, claims=1, numbered_in=7,
         )  # fmt: skip
-        return Claimed(command, owner, stored)
+        return Claimed(command, owner, stored, 1_790_000_000.5)
 
     async def owner(self, claimed: Claimed) -> str | None:
         command = claimed.command
