@@ -25,6 +25,8 @@ pytestmark = [
 LEASE = 30.0
 PULL = 6.0
 """More than the seconds for which a replica's request for messages stays open."""
+AWAY = 25.0
+"""Seconds in which a request is given up that may be handled only once more."""
 GATED = {"tool_calls": [{"id": "c1", "name": "gated", "arguments": {}}]}
 
 
@@ -163,3 +165,23 @@ async def test_who_was_cut_off_hands_nothing_over_that_others_have_sent(servers,
         await asyncio.sleep(3)
     assert [result.status for result, _ in results] == ["finished"] * len(gates)
     assert [await gate.passes() for gate in gates] == [1] * len(gates)
+
+
+async def test_a_run_that_was_accepted_is_not_rejected_while_redis_is_away(servers, system, start, sent):
+    """Its orchestrator ends meanwhile, so its request, which was kept for the run, is handled again."""
+    words = {"chunks": ["word "] * 150, "chunk_delay_ms": 200}
+    async with system.inside(*all_but("orchestrator"), work_ack_wait=LEASE):
+        speaking = await start("orchestrator", max_deliver=2)
+        await acquainted(system, sent, {"tools": ["echo"]})
+        handle = await system.start(words, agent={"tools": ["echo"]})
+        async for chunk in handle:
+            if chunk["type"] == "text-delta":
+                break
+        other = await start("orchestrator", max_deliver=2)
+        servers.kill_redis()
+        assert await speaking.terminate() == 0
+        await asyncio.sleep(AWAY)
+        await servers.restart_redis()
+        result, _ = await finished(handle)
+    assert result.status == "finished"
+    assert "goes to DEAD" not in other.logged()
