@@ -112,7 +112,6 @@ async def test_a_tool_is_not_called_twice_whose_host_stands_still_for_less_than_
     assert await gate.passes() == 1
 
 
-@pytest.mark.xfail(reason="how old the message is counts, and not for how long its host says nothing")
 async def test_nor_is_it_where_somebody_was_told_long_ago_to_look_after_the_command(system, start, sent):
     """An orchestrator was replaced, so the command is a message, too, which is older than a lease."""
     gate, lease = system.gate(), 15.0
