@@ -164,6 +164,20 @@ async def test_who_ends_hands_nothing_over(place: Place) -> None:
     assert place.far.takes(place.service) is None
 
 
+async def test_who_may_not_hands_nothing_over_until_it_connects_anew(place: Place) -> None:
+    await place.lives("there")
+    await place.knows()
+    for listener in place.bus.on_refusal:
+        listener(subjects.holder(place.service, "there"))
+    assert place.next(4)
+    for listener in place.bus.on_refusal:
+        listener(subjects.desk(place.service, "there"))
+    assert not place.next(4)
+    for reconnected in place.bus.on_reconnect:
+        reconnected()
+    assert place.next(4)
+
+
 async def test_so_does_not_who_keeps_as_many_messages_as_it_may(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
