@@ -15,11 +15,13 @@ class HandedCommand(TypedDict):
     `command` is a WorkCommand. `version` and `seq` are those of the last commit, and `context` is what it stored;
     before the first commit there is none. `state`, with its version, and `plan` are those of the run. `out` is the
     command's own number, which it got in the life `numberedIn` of Redis, and `claims` says how often the command was
-    claimed. `cancelled`: the run was cancelled.
+    claimed. `cancelled`: the run was cancelled. `at`: when the command was claimed, in seconds since the
+    epoch; a replica refuses one that comes late.
     """
 
     command: JsonObject
     owner: str
+    at: NotRequired[float]
     traceparent: NotRequired[str]
     version: int
     seq: int

@@ -246,6 +246,17 @@ async def test_a_password_in_an_address_may_be_percent_encoded(guarded):
         await (await connecting).close()
 
 
+async def test_a_service_hears_of_what_it_may_not_publish(guarded):
+    settings = guarded.settings("orchestrator")
+    bus = await Bus.connect(guarded.nats_url, "test", access=Access.of(settings, "orchestrator"))
+    refused: list[str] = []
+    bus.on_refusal.append(refused.append)
+    await bus.publish(subjects.desk("orchestrator", "nobody"), b"")
+    await until(lambda: refused)
+    assert refused == [subjects.desk("orchestrator", "nobody")]
+    await bus.close()
+
+
 @pytest.mark.parametrize("service", SERVICES)
 async def test_redis_shows_a_service_its_own_keys_only(guarded, service):
     password = guarded.deployment.password("redis", service)

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from time import time
 
 import nats as nats_client
 import pytest
@@ -262,6 +263,19 @@ async def test_a_command_that_is_lost_on_the_way_is_sent(system, heard, monkeypa
             result, chunks = await system.run({"chunks": ["do", "ne"]}, agent=AGENT)
     assert (result.status, text_of(chunks)) == ("finished", "DONE")
     assert lost
+
+
+async def test_a_command_that_comes_late_is_not_begun_before_it_is_sent(system, heard, monkeypatch):
+    """Who has sent it stood still, and others may have done it meanwhile."""
+    model = system.script(CALL, {"chunks": ["do", "ne"]})
+    async with system.inside(*SERVICES):
+        await acquainted(system, heard)
+        monkeypatch.setattr("procession_services.processor_host.handover.seconds", lambda: time() + 5)
+        result, chunks = await system.run(agent={**AGENT, "model": model})
+    assert (result.status, text_of(chunks)) == ("finished", "DONE")
+    assert "reset" not in types_of(chunks)
+    assert len(system.requests(model)) == 2
+    assert ("undone", "orchestrator") in await heard.told()
 
 
 @pytest.mark.parametrize("max_deliver", [1, 5])

@@ -226,17 +226,31 @@ async def test_what_cannot_be_known_while_nats_is_silent_is_left_to_the_next_del
 
 
 async def test_who_does_not_answer_keeps_what_nats_has_not_waited_for(servers, two, store, command):
-    """It was sent because somebody else died who had the message of the run."""
-    _, other = two
+    """It was sent because somebody else died who had the message of the run, which may be long ago."""
+    one, other = two
     bus = await Bus.connect(servers.nats_url, "holders-still")
     silent = new_token(10)
-    await bus.subscribe(subjects.holder(SERVICE, silent), lambda *_: None)
-    await bus.flush()
-    await claim(store, command, f"{silent}.{new_token(12)}.{SERVICE}")
-    with pytest.raises(LostError):
-        await other.elsewhere(replace(given(command), again=True, is_new=True))
-    assert not await other.elsewhere(replace(given(command), again=True))
+    answering = await holders_of(bus, store, silent)
+    again = replace(given(command), again=True, lease=5.0)
+    with answering.working(command, again.hold) as owner:
+        await claim(store, command, owner)
+        answer, answering.answer = answering.answer, never_answers
+        with pytest.raises(LostError):
+            await other.elsewhere(again)
+        answering.answer = answer
+        await asyncio.sleep(again.lease)
+        assert await other.elsewhere(again)
+        answering.answer = never_answers
+        with pytest.raises(LostError):
+            await other.elsewhere(again)
+        await asyncio.sleep(again.lease)
+        assert not await one.elsewhere(again)
+    assert not await other.elsewhere(given(command))
     await bus.close()
+
+
+async def never_answers(_subject, _body):
+    await asyncio.Event().wait()
 
 
 async def test_one_question_asks_for_all_that_a_replica_has_claimed(two):

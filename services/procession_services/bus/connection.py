@@ -7,6 +7,7 @@ and leases use the client and its JetStream context directly.
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -50,6 +51,8 @@ _FLUSH_SECONDS: Final = 2
 _NOT_FIRST: Final = 10071
 """JetStream's code for a wrong last sequence: the subject has a message already."""
 _OPEN: Final = Access()
+_REFUSED: Final = re.compile(r'permissions violation for publish to "([^"]+)"')
+"""As nats-py tells it: in lower case, the subject too."""
 Api = Callable[[str, str, bytes], Awaitable[bytes]]
 """Gets tenant, operation and body of a request; gives the body of the answer."""
 
@@ -102,6 +105,8 @@ class Bus:
         """The connection is closed, for good: by us, or by a server that does not want us any more."""
         self.on_reconnect: list[Callable[[], object]] = []
         self.on_bounce: dict[str, Callable[[], None]] = {}
+        self.on_refusal: list[Callable[[str], None]] = []
+        """Called with the subject, in lower case, to which we may not publish: what was to go there is lost."""
         self._noted = ("", 0.0)
         self._streams: Streams | None = None
         self._unconfirmed: Unconfirmed | None = None
@@ -157,6 +162,9 @@ class Bus:
     async def _note_error(self, error: Exception) -> None:
         """Logs an error of the connection; one that comes again and again, now and then."""
         told, now = repr(error), asyncio.get_running_loop().time()
+        if refused := _REFUSED.search(told):
+            for listener in self.on_refusal:
+                listener(refused[1])
         if told != self._noted[0] or now > self._noted[1] + _QUIET_SECONDS:
             self._noted = told, now
             log.warning("NATS at %s: %s", self._at, told)

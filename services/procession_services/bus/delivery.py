@@ -81,7 +81,7 @@ class Delivery:
 
     Attributes:
         again: Its work may have been begun before the first delivery, by somebody who had it without a message.
-        is_new: It was stored less than a lease ago, for which whoever has its work has to be waited for.
+        lease: For so many seconds whoever has its work, and does not answer, has to be waited for.
     """
 
     subject: str
@@ -93,7 +93,7 @@ class Delivery:
     traceparent: str | None
     hold: Hold = field(default_factory=Hold)
     again: bool = False
-    is_new: bool = False
+    lease: float = 0.0
 
     @property
     def is_message(self) -> bool:

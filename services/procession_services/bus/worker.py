@@ -24,7 +24,7 @@ from procession_services.bus.delivery import AGAIN, Delivery, Hold, LostError
 from procession_services.bus.given_out import give_back
 from procession_services.bus.keeping import HandedOver, InHand, InWork, Keeper, Known, Tasks, never
 from procession_services.bus.places import Places
-from procession_services.runtime.clock import apart, seconds
+from procession_services.runtime.clock import apart
 from procession_services.runtime.words import number_of
 
 log = logging.getLogger(__name__)
@@ -468,5 +468,5 @@ def _delivery(message: Msg, hold: Hold, ack_wait: float) -> Delivery:
         traceparent=headers.get("traceparent"),
         hold=hold,
         again=AGAIN in headers,
-        is_new=seconds() - metadata.timestamp.timestamp() < ack_wait,
+        lease=ack_wait,
     )

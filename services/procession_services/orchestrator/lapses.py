@@ -241,7 +241,7 @@ class Lapses:
     async def _is_held(self, state: RunState) -> bool:
         assert state.sent is not None
         try:
-            _, works = await self._holders.owner_of(command(state, state.sent))
+            _, works = await self._holders.owner_of(command(state, state.sent), patience=self._redelivered)
         except LostError:
             return True
         return works

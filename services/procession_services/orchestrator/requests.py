@@ -33,7 +33,7 @@ from procession_services.runs.stored import UnreadableError
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Over
 from procession_services.runtime.clock import iso, now, seconds
-from procession_services.runtime.redis_client import AWAY
+from procession_services.runtime.redis_client import AWAY, UNANSWERED
 from procession_services.runtime.redis_refusals import NotAllowedError
 from procession_services.runtime.reload import Watched
 from procession_services.runtime.run_records import Admission, Beginning
@@ -53,6 +53,7 @@ _STORE_REFUSES: Final = Failure(
     message="the orchestrator's Redis user lacks a permission, which its log names; send the same request again later",
     is_retryable=True,
 )
+_UNANSWERED: Final = (TimeoutError, *UNANSWERED)
 _INTAKE_SHARE: Final = 128
 """Requests of one tenant that are read in any case."""
 _LONGEST_IN_HAND: Final = 32_768
@@ -105,10 +106,24 @@ class Requests:
             LostError: Somebody else works on the run, and may die with that.
         """
         tenant, _ = addressed(delivery)
-        try:
-            await self._request(tenant, delivery)
-        except NotAllowedError:
-            await self._answers.reject(tenant, run_id_of(delivery), delivery, _STORE_REFUSES)
+        while True:
+            try:
+                await self._request(tenant, delivery)
+            except NotAllowedError:
+                await self._answers.reject(tenant, run_id_of(delivery), delivery, _STORE_REFUSES)
+            except _UNANSWERED as error:
+                if not await self._was_accepted(tenant, delivery):
+                    raise
+                log.warning("%s, which was accepted, waits for Redis: %r", run_id_of(delivery), error)
+                await delivery.hold.keep()
+                continue
+            return
+
+    async def _was_accepted(self, tenant: str, delivery: Delivery) -> bool:
+        """Whether the run of a request that was kept for it has begun: after that, nothing is told of the request."""
+        if delivery.attempt == 1:
+            return False
+        return await self._bus.stored.last_event(tenant, run_id_of(delivery), "run.accepted") is not None
 
     async def _request(self, tenant: str, delivery: Delivery) -> None:
         most = max(self._keeper.tenants.of(tenant).waiting_runs, _INTAKE_SHARE)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -41,7 +41,7 @@ from procession_services.runs.state import Line, RunState
 from procession_services.runs.stored import UnreadableError, read_state
 from procession_services.runtime import telemetry
 from procession_services.runtime.admission import Called
-from procession_services.runtime.clock import iso, now, seconds_since
+from procession_services.runtime.clock import iso, now, seconds, seconds_since
 from procession_services.runtime.run_records import StateChange, StoredContext, StoredState
 from procession_services.runtime.store import RunStore, line_key
 
@@ -56,16 +56,18 @@ class Claiming:
 
     Attributes:
         signal: Fires when the run is cancelled.
+        at: When that began, in seconds since the epoch.
     """
 
     command: WorkCommand
     owner: str
     signal: AbortSignal
+    at: float = field(default_factory=seconds)
 
     def claimed(self, stored: StoredContext) -> Claimed:
         """The command, with what Redis holds of the run since it was claimed."""
         cancelled = stored.cancelled or self.signal.aborted
-        return Claimed(self.command, self.owner, replace(stored, cancelled=cancelled))
+        return Claimed(self.command, self.owner, replace(stored, cancelled=cancelled), self.at)
 
 
 class Taker(Protocol):
@@ -115,7 +117,10 @@ class Driver:
             await self.perform(state, outstanding(state), again=True)
 
     async def _apply(self, tenant: str, run: str, stored: StoredState, event: RunEvent) -> None:
-        """Reduces, saves and acts; starts over when somebody else saved first."""
+        """Reduces, saves and acts; starts over when somebody else saved first.
+
+        A command that the run waited for before was sent before, or handed over to somebody who may have it.
+        """
         names: tuple[Called, ...] = ()
         while True:
             state = read_state(stored.state, stored.plan, self._store.life)
@@ -138,7 +143,7 @@ class Driver:
             self.on_deadline_added(after.deadline_ms)
         if state.queued and not after.queued:
             telemetry.observer().run_waited(after.tenant, seconds_since(after.accepted_at))
-        await self.perform(after, effects)
+        await self.perform(after, effects, again=after.seq == state.seq)
         await self.begin(names)
 
     async def go_on(

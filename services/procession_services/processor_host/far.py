@@ -7,6 +7,7 @@ does, it gives its message back: whoever gets that says again what follows, whic
 
 import asyncio
 import itertools
+import logging
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from procession_services.runtime.tasks import ended, repeated, spawned
 
 __all__ = ["Far"]
 
+log = logging.getLogger(__name__)
 _EVERY_SECONDS: Final = 0.5
 _LONGEST_SECONDS: Final = 2.0
 """Between two looks at a run that somebody works on."""
@@ -36,6 +38,7 @@ _SOON_SECONDS: Final = 0.1
 _FRESH_SECONDS: Final = 1.0
 _OLD_SECONDS: Final = 60.0
 """For so long what was known of a service's replicas is good enough to try one: who is gone costs a millisecond."""
+_DESKS: Final = f"{subjects.ROOT}.desk."
 _MOST: Final = 1_024
 """Messages that are kept for runs that others work on."""
 
@@ -126,13 +129,14 @@ class Far:
         self._turns = itertools.count()
         self._spoken: set[_Spoken] = set()
         self._beside: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._closed = self._refused = False
 
     async def start(self) -> None:
         """Listens for commands that are not done, and begins to watch those that were handed over."""
         every = subjects.undone(self._service, self._replica, "*", "*", "*.*.*")
         await self._bus.subscribe(every, self._on_undone, bounced=self._on_bounce)
-        self._bus.on_reconnect.append(self._look_at_all)
+        self._bus.on_reconnect.append(self._reconnected)
+        self._bus.on_refusal.append(self._on_refusal)
         looks = repeated("checking the commands that were handed over", _EVERY_SECONDS, self._look)
         spawned(self._beside, "watching the commands that were handed over", looks)
 
@@ -148,7 +152,7 @@ class Far:
 
     def takes(self, service: str) -> Desk | None:
         """A replica of that service, as far as is known; the replicas take turns."""
-        if self._closed or service == LOCAL or len(self._spoken) >= _MOST:
+        if self._closed or self._refused or service == LOCAL or len(self._spoken) >= _MOST:
             return None
         moment = asyncio.get_running_loop().time()
         known = self._known.setdefault(service, _Known([], -_OLD_SECONDS, -_FRESH_SECONDS))
@@ -203,7 +207,19 @@ class Far:
         finally:
             self._spoken.discard(spoken)
 
-    def _look_at_all(self) -> None:
+    def _on_refusal(self, subject: str) -> None:
+        """Sends commands as messages from now on: what we may not hand over would have to be found missing first."""
+        if subject.startswith(_DESKS) and not self._refused:
+            self._refused = True
+            log.error(
+                "the NATS user of %s lacks permissions of this version, so it sends commands through WORK, which takes "
+                "longer: run `procession init`, then `docker compose kill -s HUP nats`",
+                self._service,
+            )
+
+    def _reconnected(self) -> None:
+        """Looks at all runs, and hands commands over again: the user may have other permissions now."""
+        self._refused = False
         for each in self._spoken:
             each.due = 0.0
         spawned(self._beside, "checking the commands that were handed over", self._look())

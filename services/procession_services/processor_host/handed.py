@@ -19,6 +19,7 @@ class _Handed(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
 
     command: msgspec.Raw
     owner: str
+    at: float = 0.0
     traceparent: str | None = None
     version: int
     seq: int
@@ -44,6 +45,7 @@ def packed(claimed: Claimed, traceparent: str | None) -> bytes:
         _Handed(
             command=msgspec.Raw(claimed.command.to_json()),
             owner=claimed.owner,
+            at=claimed.at,
             traceparent=traceparent,
             version=stored.version,
             seq=stored.seq,
@@ -88,4 +90,6 @@ def unpacked(body: bytes) -> Handed:
         numbered_in=handed.numbered_in,
     )
     command = bytes(handed.command)
-    return Handed(Claimed(WorkCommand.from_json(command), handed.owner, stored), handed.traceparent, command)
+    return Handed(
+        Claimed(WorkCommand.from_json(command), handed.owner, stored, handed.at), handed.traceparent, command
+    )

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Final
 
 from procession_schemas import subjects
 from procession_services.bus import Delivery, Worker
@@ -10,8 +11,12 @@ from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.far import Far
 from procession_services.processor_host.handed import unpacked
 from procession_services.processor_host.holders import Claimed
+from procession_services.runtime.clock import seconds
 
 __all__ = ["Handover"]
+
+_LATE_SECONDS: Final = 1.0
+"""A command that was on its way for longer may have been sent by others, who did not find it (`far.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +81,15 @@ class Handover:
     def on_handed(self, service: str, body: bytes, reply: str) -> bool:
         """Begins with a command that another process has handed over; False where there is no room for it.
 
+        Also where it comes late, because its sender stood still or was cut off: others may have begun it, or the run
+        may be over. The sender looks that up.
+
         Raises:
             UnfitError: It is not a command. Whoever has handed it over finds out that nobody works on it.
         """
         desk, handed = self._desks[service], unpacked(body)
+        if (at := handed.claimed.at) and abs(seconds() - at) > _LATE_SECONDS:
+            return False
 
         async def handle(delivery: Delivery) -> None:
             then = await desk.executor.follow(handed.claimed, delivery)

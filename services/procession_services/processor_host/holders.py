@@ -33,11 +33,13 @@ class Claimed(NamedTuple):
 
     Attributes:
         stored: What Redis holds of the run then.
+        at: When that was, by the clock of whoever has claimed it; 0 where he has not said so.
     """
 
     command: WorkCommand
     owner: str
     stored: StoredContext
+    at: float
 
 
 def new_owner(service: str, replica: str) -> str:
@@ -119,8 +121,8 @@ class Holders:
         """Whether the replica that has claimed a command, which was delivered once more, works on it.
 
         If it does not, the delivery may take the command from that one, and from nobody else: of several deliveries
-        that ask at the same time one does. From one that only does not answer nothing is taken that was sent `again`
-        less than a lease ago.
+        that ask at the same time one does. From one that only does not answer, what was sent `again` is taken when
+        that has lasted for a lease: else NATS has waited.
 
         Raises:
             LostError: It did not answer, and NATS does not either: the next delivery will tell.
@@ -128,7 +130,7 @@ class Holders:
         """
         command = WorkCommand.from_json(delivery.body)
         delivery.hold.instead_of, lives = await self.owner_of(
-            command, patient=delivery.again and delivery.is_new
+            command, patience=delivery.lease if delivery.again else 0.0
         )
         return lives
 
@@ -141,20 +143,18 @@ class Holders:
         command = WorkCommand.from_json(delivery.body)
         return await self._store.times_begun(command.tenant, command.run, command.seq)
 
-    async def owner_of(self, command: WorkCommand, *, patient: bool = False) -> tuple[str, bool]:
+    async def owner_of(self, command: WorkCommand, *, patience: float = 0.0) -> tuple[str, bool]:
         """Who has claimed a command, empty where nobody has, and whether that one works on it.
 
         Raises:
-            LostError: It did not answer, and NATS does not either, or we are `patient`.
+            LostError: It did not answer, and NATS does not either, or that has not lasted for `patience` seconds.
         """
         owner = await self._store.claimed_by(command.tenant, command.run, command.seq) or ""
         if not owner:
             return owner, False
         service, replica = replica_of(owner)
         here = (service, replica) == (self._service, self._replica)
-        lives = await (
-            self._works(owner) if here else self._says_so(service, replica, owner, patient=patient)
-        )
+        lives = await (self._works(owner) if here else self._says_so(service, replica, owner, patience))
         if lives:
             log.info("%s: replica %s works on %s", service, replica, command.id)
         return owner, lives
@@ -176,14 +176,18 @@ class Holders:
         listed = await is_listed(self._store.redis, service, replica)
         return not (listed or await is_there(self._bus, service, replica))
 
-    async def _says_so(self, service: str, replica: str, owner: str, *, patient: bool) -> bool:
+    async def _says_so(self, service: str, replica: str, owner: str, patience: float) -> bool:
         if await self.is_gone(owner):
             return False
         subject, question = subjects.holder(service, replica), HolderQuestion(owner=owner).to_json()
         try:
             answer = await request_when_up(self._bus, subject, question, _ASK_SECONDS)
-            return HolderAnswer.model_validate_json(answer).works
         except RequestTimeoutError:
-            if patient or not await self._bus.answers(_ASK_SECONDS):
+            if not await self._bus.answers(_ASK_SECONDS):
+                raise LostError from None
+            if patience and await self._store.silent_for(owner) < patience:
                 raise LostError from None
             return False
+        if patience:
+            await self._store.heard(owner)
+        return HolderAnswer.model_validate_json(answer).works

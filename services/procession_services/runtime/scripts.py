@@ -4,7 +4,7 @@ from procession_services.runtime import admission
 
 __all__ = [
     "ADMIT", "ALIVE", "BEGIN", "CANCEL", "COMMIT", "END", "LIVING", "LOG_PARTS", "NEXT", "PART", "REFUSE", "SAVE",
-    "TAKE", "UNCLAIM",
+    "SILENT", "TAKE", "UNCLAIM",
 ]  # fmt: skip
 
 _KEEP = """
@@ -150,6 +150,13 @@ ALIVE = (
     + """
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
+"""
+)
+SILENT = (
+    _NOW
+    + """
+redis.call('SET', KEYS[1], now, 'NX', 'EX', ARGV[1])
+return now - tonumber(redis.call('GET', KEYS[1]))
 """
 )
 LIVING = (

@@ -34,6 +34,8 @@ _LATE_SECONDS = 60
 """How late an orchestrator may come to a deadline and still has to find the run."""
 _AT_ONCE = 256
 """Runs that are asked for at once."""
+_SILENT_SECONDS = 3_600
+"""How long it is known since when an owner of a command is silent: much longer than a lease."""
 ANSWER_SECONDS = 5.0
 """How long somebody who asks is kept waiting by a Redis that is away; work in hand waits longer."""
 
@@ -46,6 +48,10 @@ def line_key(tenant: str, resource: str, thread: str) -> str:
 def run_key(tenant: str, run: str) -> str:
     """The key of a run's hash."""
     return f"procession:{tenant}:run:{run}"
+
+
+def _silent_key(owner: str) -> str:
+    return f"procession:admission:silent:{owner}"
 
 
 def _told_key(tenant: str, run: str) -> str:
@@ -77,6 +83,7 @@ class RunStore:
         self._log_parts = partial(redis.run, Script(scripts.LOG_PARTS))
         self._cancel = partial(redis.run, Script(scripts.CANCEL))
         self._unclaim = partial(redis.run, Script(scripts.UNCLAIM))
+        self._silent = partial(redis.run, Script(scripts.SILENT))
         self._enter = partial(redis.run, Script(admission.ENTER))
         self._leave = partial(redis.run, Script(admission.LEAVE))
 
@@ -164,6 +171,14 @@ class RunStore:
         """
         args = [owner, "1" if begun else ""]
         return bool(await self._unclaim(keys=[run_key(tenant, run)], args=args))
+
+    async def silent_for(self, owner: str) -> float:
+        """Seconds since an owner of a command was first asked in vain, by anybody, and not `heard` after that."""
+        return int(await self._silent(keys=[_silent_key(owner)], args=[_SILENT_SECONDS])) / 1000
+
+    async def heard(self, owner: str) -> None:
+        """Notes that an owner has answered."""
+        await self.redis.delete(_silent_key(owner))
 
     async def times_begun(self, tenant: str, run: str, seq: int) -> int:
         """How often command `seq` was begun, whatever NATS says of its deliveries."""

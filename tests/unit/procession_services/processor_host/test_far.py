@@ -96,7 +96,7 @@ class Place:
             version=2, seq=2, context=b'{"messages":{}}', result=None, cancelled=False, state_version=1,
             state=b'{"step":1}', plan=b'{"models":[]}', out=3, claims=1, numbered_in=7,
         )  # fmt: skip
-        return Claimed(command, owner, stored)
+        return Claimed(command, owner, stored, 1_790_000_000.5)
 
     async def owner(self, claimed: Claimed) -> str | None:
         command = claimed.command
@@ -162,6 +162,20 @@ async def test_who_ends_hands_nothing_over(place: Place) -> None:
     await place.knows()
     place.far.close()
     assert place.far.takes(place.service) is None
+
+
+async def test_who_may_not_hands_nothing_over_until_it_connects_anew(place: Place) -> None:
+    await place.lives("there")
+    await place.knows()
+    for listener in place.bus.on_refusal:
+        listener(subjects.holder(place.service, "there"))
+    assert place.next(4)
+    for listener in place.bus.on_refusal:
+        listener(subjects.desk(place.service, "there"))
+    assert not place.next(4)
+    for reconnected in place.bus.on_reconnect:
+        reconnected()
+    assert place.next(4)
 
 
 async def test_so_does_not_who_keeps_as_many_messages_as_it_may(
