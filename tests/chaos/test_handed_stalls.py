@@ -1,4 +1,4 @@
-"""What was handed over is not done twice because somebody stands still, or is cut off, for less than a lease."""
+"""What was handed over is not done twice because somebody stands still for less than a lease."""
 
 import asyncio
 import os
@@ -10,8 +10,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
-from tests.chaos.proxy import Proxy
-from tests.support.handing import CALL, DELAYED, LONG
+from tests.support.handing import CALL, LONG
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, all_but, finished, running_system
 from tests.support.waiting import eventually
@@ -22,7 +21,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="session"),
 ]
-LEASE = 12.0
+LEASE = 20.0
 PULL = 6.0
 """More than the seconds for which a replica's request for messages stays open."""
 AWAY = 25.0
@@ -134,36 +133,6 @@ async def test_nor_is_it_where_somebody_was_told_long_ago_to_look_after_the_comm
         result, _ = await finished(handle)
     assert result.status == "finished"
     assert await gate.passes() == 1
-
-
-async def test_who_was_cut_off_hands_nothing_over_that_others_have_sent(servers, system, start, sent):
-    """A gateway is cut off from NATS, not from Redis, when the model has called a tool."""
-    gates = [system.gate() for _ in range(5)]
-    words = {"chunks": ["word "] * 100, **DELAYED}
-    async with (
-        Proxy(int(servers.endpoints.nats_url.rpartition(":")[2])) as proxy,
-        system.inside(
-            *(each for each in SERVICES if each not in ("llm_gateway", "tools")), work_ack_wait=LEASE
-        ),
-    ):
-        await start("llm_gateway", nats_url=f"nats://127.0.0.1:{proxy.port}")
-        await start("tools", "tools")
-        await acquainted(system, sent, {"tools": ["echo"]})
-        handles = []
-        for gate in gates:
-            await gate.open()
-            handles.append(await system.start({**GATED, **words}, {"chunks": ["done"]}, agent=gated(gate)))
-        async for chunk in handles[-1]:
-            if chunk["type"] == "text-delta":
-                break
-        proxy.freeze()
-        await start("llm_gateway")
-        await asyncio.sleep(9)
-        proxy.thaw()
-        results = [await finished(handle) for handle in handles]
-        await asyncio.sleep(3)
-    assert [result.status for result, _ in results] == ["finished"] * len(gates)
-    assert [await gate.passes() for gate in gates] == [1] * len(gates)
 
 
 async def test_a_run_that_was_accepted_is_not_rejected_while_redis_is_away(servers, system, start, sent):
