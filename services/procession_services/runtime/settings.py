@@ -108,8 +108,8 @@ class Settings(BaseSettings):
         default=128,
         gt=0,
         le=_MANY,
-        description="Work items that one process handles at once; for a moment up to twice as many, while NATS and other "
-        "processes give it some at the same time. The sum over all gateways is how many runs are at work at once.",
+        description="Work items that one process handles at once; for a moment up to twice as many, while NATS and "
+        "other processes give it some at the same time. The sum over all gateways is how many runs are at work at once.",
     )
     waiting_runs: int = Field(
         default=10_000,
