@@ -109,7 +109,7 @@ class Settings(BaseSettings):
         gt=0,
         le=_MANY,
         description="Work items that one process handles at once; for a moment up to twice as many, while NATS and "
-        "other processes give it some at the same time. The sum over all gateways is how many runs are at work at once.",
+        "other processes give it some together. The sum over all gateways is how many runs are at work at once.",
     )
     waiting_runs: int = Field(
         default=10_000,
