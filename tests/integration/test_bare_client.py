@@ -131,7 +131,7 @@ async def test_a_run_of_the_same_name_with_another_request_is_refused(system):
     async with system.inside("llm_gateway"):
         where = system.servers.nats_url, "test"
         await ask(*where, request, tenant=system.client.tenant, show=Screen().show)
-        with pytest.raises(RuntimeError, match="another"):
+        with pytest.raises(RuntimeError, match="different request"):
             await ask(*where, {**request, "input": "Else"}, tenant=system.client.tenant, show=Screen().show)
 
 

@@ -172,7 +172,7 @@ async def test_one_message_id_in_two_threads_is_two_messages(tmp_path):
 async def test_a_directory_is_for_one_process(tmp_path):
     first, second = (ChromaVectors.in_directory(tmp_path) for _ in range(2))
     await first.ensure(INDEX)
-    with pytest.raises(VectorsUnavailableError, match=r"another process uses .* PROCESSION_CHROMA_URL"):
+    with pytest.raises(VectorsUnavailableError, match=r"another process uses .* .PROCESSION_CHROMA_URL"):
         await second.ensure(INDEX)
     await first.aclose()
     await second.ensure(INDEX)

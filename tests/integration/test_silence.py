@@ -53,7 +53,7 @@ def silent(servers):
 
 async def given_to_another(caplog, run):
     """Waits until a replica has got the run's work once more, and left it to the one that has it."""
-    said = re.compile(rf"(works on|leaves) .*{run}")
+    said = re.compile(rf"(works on|left) .*{run}")
     await until(lambda: any(map(said.search, caplog.messages)))
 
 

@@ -239,7 +239,7 @@ async def test_in_a_cluster_who_waits_for_a_message_waits_for_all_before_and_for
     await bus.js.delete_stream("CHUNKS")  # as if it had no leader: nobody answers
     numbers = [await bus.publish_kept(SUBJECT, body) for body in (b"1", b"2")]
     waiting = asyncio.create_task(bus.kept(numbers[-1]))
-    await until(lambda: "does not take" in caplog.text)
+    await until(lambda: "does not store" in caplog.text)
     assert not waiting.done()
     await bus.js.add_stream(CHUNKS)
     async with asyncio.timeout(20):
