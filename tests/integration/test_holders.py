@@ -231,7 +231,7 @@ async def test_who_does_not_answer_keeps_what_nats_has_not_waited_for(servers, t
     bus = await Bus.connect(servers.nats_url, "holders-still")
     silent = new_token(10)
     answering = await holders_of(bus, store, silent)
-    again = replace(given(command), again=True, lease=5.0)
+    again = replace(given(command), again=True, lease=2.0)
     with answering.working(command, again.hold) as owner:
         await claim(store, command, owner)
         answer, answering.answer = answering.answer, never_answers

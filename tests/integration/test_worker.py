@@ -1,6 +1,7 @@
 """What a worker says to NATS about the messages that it has in hand."""
 
 import asyncio
+import json
 import time
 from contextlib import asynccontextmanager
 from unittest.mock import AsyncMock
@@ -988,3 +989,21 @@ async def test_who_has_work_without_a_message_is_asked_again_and_again_and_waite
             told = [await asked.get() for _ in range(3)]
         await worker.stop(grace=PATIENCE)
     assert told == [60.0] * 3
+
+
+async def test_who_has_it_and_is_silent_is_asked_again_soon(bus):
+    asked: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handler(_delivery):
+        raise AssertionError
+
+    async def elsewhere(delivery):
+        asked.put_nowait(delivery.attempt)
+        raise LostError(0.05)
+
+    async with working(bus, handler, elsewhere=elsewhere, ack_wait=60.0) as (worker, send, said):
+        await send("one", headers={AGAIN: "1"})
+        async with asyncio.timeout(PATIENCE):
+            assert [await asked.get() for _ in range(3)] == [1, 2, 3]
+            assert json.loads((await said.get()).removeprefix(b"-NAK "))["delay"] == 50_000_000
+        await worker.stop(grace=PATIENCE)

@@ -336,9 +336,10 @@ class Worker:
             it was lost too often and is buried.
         """
         with_others = asyncio.get_running_loop().time() - self._started < _FIRST_SECONDS
-        if await self._is_elsewhere(delivery):
+        look_again = await self._elsewhere_for(delivery)
+        if look_again is not None:
             if delivery.again:  # nobody gives it back when whoever has its work dies
-                self._settle(message, _later(min(_LOOK_SECONDS * delivery.attempt, _LONGEST_LOOK_SECONDS)))
+                self._settle(message, _later(look_again))
             return 0
         known = await self._times_begun(delivery)
         begun = delivery.attempt - 1 if known is None else known
@@ -365,15 +366,16 @@ class Worker:
         )
         return f"not handled in {times}: {why}"
 
-    async def _is_elsewhere(self, delivery: Delivery) -> bool:
-        """Whether somebody else works on it, or will be asked for it by the next delivery."""
+    async def _elsewhere_for(self, delivery: Delivery) -> float | None:
+        """For how many seconds it is left to somebody else, who works on it or may do so; None if nobody does."""
+        pause = min(_LOOK_SECONDS * delivery.attempt, _LONGEST_LOOK_SECONDS)
         try:
-            return await self._elsewhere(delivery)
-        except LostError:
-            return True
+            return pause if await self._elsewhere(delivery) else None
+        except LostError as error:
+            return error.again_in or pause
         except Exception as error:  # noqa: BLE001 - who handles it finds out what is wrong with it
             log.warning("%s: cannot tell who works on %s: %r", self._durable, delivery.subject, error)
-            return False
+            return None
 
     async def _times_begun(self, delivery: Delivery) -> int | None:
         """How often it was begun; None where nobody can tell."""

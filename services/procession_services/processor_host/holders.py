@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _ASK_SECONDS: Final = 1.0
 """Who does not answer for so long is taken for dead: a processor may block its event loop for about as long, and after
 a restart of NATS whoever lives may not be back yet."""
+_SILENT_SECONDS: Final = 1.0
+"""After so long, a replica that did not answer is asked again: it may be gone by then."""
 _LIFE_SECONDS: Final = 1
 """A life of Redis is called by the second in which it began."""
 
@@ -186,7 +188,7 @@ class Holders:
             if not await self._bus.answers(_ASK_SECONDS):
                 raise LostError from None
             if patience and await self._store.silent_for(owner) < patience:
-                raise LostError from None
+                raise LostError(_SILENT_SECONDS) from None
             return False
         if patience:
             await self._store.heard(owner)
