@@ -99,7 +99,12 @@ async def waits_again(system, run):
     async def told_again():
         return await events(system, run, "run.suspended") == 2
 
-    await eventually(told_again)
+    try:
+        await eventually(told_again)
+    except TimeoutError:
+        times = await events(system, run, "run.suspended")
+        stands = await system.redis.hgetall(run_key(system.client.tenant, run))
+        pytest.fail(f"it was told {times} times, and Redis has {stands}")
 
 
 async def nobody_is_left(system):

@@ -135,6 +135,8 @@ class Requests:
         async with self._turns.turn(tenant):
             leap = not is_new or self._may_be_forgotten(delivery)
             async with self._begun.counted(delivery.place, delivery.attempt):
+                if leap and await self._is_over(tenant, delivery):
+                    return
                 admitted = await self._requested(delivery, leap=leap, hold=delivery.hold if speaks else None)
         if admitted is None or admitted.first is None:
             await self._kept(admitted, delivery)
@@ -194,8 +196,6 @@ class Requests:
         except RefusedError as invalid:
             await self._answers.refuse(tenant, run_id_of(delivery), agent_name, delivery, invalid.failure)
             return None
-        if leap and await self._is_over(tenant, run_id, digest):
-            return None
         try:
             fresh = await self._accepted(run_id, digest, request, delivery)
         except RefusedError as invalid:
@@ -204,8 +204,9 @@ class Requests:
         fresh.leap = leap
         return await self._admitted(fresh, agent_name, delivery, hold)
 
-    async def _is_over(self, tenant: str, run: str, digest: str) -> bool:
+    async def _is_over(self, tenant: str, delivery: Delivery) -> bool:
         """Whether the run of the request has ended, and Redis has forgotten it: it must not begin once more."""
+        run, digest = run_id_of(delivery), fingerprint(delivery.subject, delivery.body)
         async with asyncio.timeout(ANSWER_SECONDS):
             known = await self._store.load_state(tenant, run)
         if known is not None or not await self._lapses.told(tenant, run, digest):
