@@ -22,7 +22,7 @@ RUNS = 40
 """Of each kind."""
 BYTES = 1500
 """That a run of one kind may leave: its id is kept here and there, up to a limit, and buffers are not always full."""
-STILL_SECONDS = 4
+STILL_SECONDS = 8
 GUARDED = {"inputProcessors": ["unicode-normalizer"], "outputProcessors": ["upper"], "tools": ["echo"]}
 
 
