@@ -42,7 +42,7 @@ async def system(own, tmp_path_factory, monkeypatch_module):
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
     async with (
         running_system(own[0].endpoints, tmp_path_factory.mktemp("logs")) as system,
-        system.inside(*SERVICES),
+        system.inside(*SERVICES, work_ack_wait=5.0),
     ):
         yield system
 
