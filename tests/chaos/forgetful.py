@@ -1,8 +1,10 @@
 """A Redis that has answered and not written yet when it is killed; `appendfsync everysec` allows it two seconds."""
 
+import asyncio
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 from redis.asyncio import Redis
@@ -30,9 +32,15 @@ class Forgetful:
         shutil.copytree(self._data, self._saved, ignore=shutil.ignore_patterns("temp-*"))
 
     async def forget(self) -> None:
-        """Kills it, and starts it with the copy; returns when it answers."""
+        """Kills it, and starts it with the copy; returns when it answers.
+
+        Lives of Redis are named by the second in which they began (docs/adr/0024). If the copy is older than the life
+        that ends, the next one would have its name, unless it begins in a later second.
+        """
         async with Redis.from_url(self._servers.endpoints.redis_url) as redis:
+            life = int(await redis.hget("procession:admission:life", "life") or 0)
             os.kill((await redis.info("server"))["process_id"], signal.SIGKILL)
         shutil.rmtree(self._data)
         shutil.copytree(self._saved, self._data)
+        await asyncio.sleep(life + 1 - time.time())
         await self._servers.restart_redis()

@@ -1,7 +1,7 @@
 """Redis is emptied, or comes back without its data, while runs are under way."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import nats
 import pytest
@@ -104,45 +104,14 @@ async def test_what_redis_has_lost_soon_after_it_was_accepted_is_done_again(syst
     assert (result.status, result.text) == ("finished", "well")
 
 
-async def test_so_is_what_was_accepted_by_one_who_died_meanwhile(tmp_path, gate, monkeypatch):
+@asynccontextmanager
+async def one_behind_the_other(directory, monkeypatch):
+    """A system whose orchestrator has seen that Redis is full, the process with that one, and another one."""
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     async with (
-        own_servers(tmp_path / "servers") as servers,
-        running_system(servers.endpoints, tmp_path) as system,
+        own_servers(directory / "servers") as servers,
+        running_system(servers.endpoints, directory) as system,
         system.inside(*all_but("orchestrator"), work_ack_wait=6.0),
-        await nats.connect(servers.endpoints.nats_url) as connection,
-    ):
-        first, second = (system.process("orchestrator", work_ack_wait=6.0) for _ in range(2))
-        await (await first.start()).ready()
-        try:
-            await eventually(lambda: system.redis.get(LOOKED_AFTER))
-            handle = await system.start(
-                {"chunks": ["well"]}, agent={"inputProcessors": [gate.processor("processInput")]}
-            )
-            await gate.reached()
-            told = await connection.subscribe(
-                subjects.event(system.client.tenant, handle.run_id, "run.accepted")
-            )
-            await connection.flush()
-            first.kill()
-            await (await second.start()).ready()
-            await told.next_msg(timeout=20)  # so it was given to the second one
-            await empty(system)
-            await gate.open()
-            result, _ = await finished(handle)
-            assert (result.status, result.text) == ("finished", "well")
-        finally:
-            await first.stop()
-            await second.stop()
-
-
-async def test_a_run_that_has_ended_does_not_begin_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    async with (
-        own_servers(tmp_path / "servers") as servers,
-        running_system(servers.endpoints, tmp_path) as system,
-        system.inside(*all_but("orchestrator"), work_ack_wait=6.0),
-        await nats.connect(servers.endpoints.nats_url) as connection,
         AsyncExitStack() as stack,
     ):
         first, second = (system.process("orchestrator", work_ack_wait=6.0) for _ in range(2))
@@ -150,6 +119,34 @@ async def test_a_run_that_has_ended_does_not_begin_again(tmp_path, monkeypatch):
             stack.push_async_callback(each.stop)
         await (await first.start()).ready()
         await eventually(lambda: system.redis.get(LOOKED_AFTER))
+        yield system, first, second
+
+
+async def test_so_is_what_was_accepted_by_one_who_died_meanwhile(tmp_path, gate, monkeypatch):
+    async with (
+        one_behind_the_other(tmp_path, monkeypatch) as (system, first, second),
+        await nats.connect(system.servers.nats_url) as connection,
+    ):
+        handle = await system.start(
+            {"chunks": ["well"]}, agent={"inputProcessors": [gate.processor("processInput")]}
+        )
+        await gate.reached()
+        told = await connection.subscribe(subjects.event(system.client.tenant, handle.run_id, "run.accepted"))
+        await connection.flush()
+        first.kill()
+        await (await second.start()).ready()
+        await told.next_msg(timeout=20)  # so it was given to the second one
+        await empty(system)
+        await gate.open()
+        result, _ = await finished(handle)
+        assert (result.status, result.text) == ("finished", "well")
+
+
+async def test_a_run_that_has_ended_does_not_begin_again(tmp_path, monkeypatch):
+    async with (
+        one_behind_the_other(tmp_path, monkeypatch) as (system, first, second),
+        await nats.connect(system.servers.nats_url) as connection,
+    ):
         model = system.script({"chunks": ["well"]}, {"chunks": ["again"]})
         result, _ = await system.run(agent={"model": model})
         await eventually(lambda: system.redis.exists(f"{run_key(system.client.tenant, result.run_id)}:told"))

@@ -248,10 +248,14 @@ class Lapses:
 
     async def ended(self, tenant: str, run: str) -> RunResult | None:
         """What was told at the end of a run, if it was."""
-        body = await self._bus.stored.last_event(tenant, run, "run.finished")
-        return None if body is None else RunFinished.model_validate_json(body).result
+        event = await self._finished(tenant, run)
+        return None if event is None else event.result
 
     async def told(self, tenant: str, run: str, digest: str) -> bool:
         """Whether the end of the run of that very request was told."""
+        event = await self._finished(tenant, run)
+        return event is not None and event.fingerprint == digest
+
+    async def _finished(self, tenant: str, run: str) -> RunFinished | None:
         body = await self._bus.stored.last_event(tenant, run, "run.finished")
-        return body is not None and RunFinished.model_validate_json(body).fingerprint == digest
+        return None if body is None else RunFinished.model_validate_json(body)

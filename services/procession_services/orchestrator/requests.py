@@ -53,7 +53,6 @@ _STORE_REFUSES: Final = Failure(
     message="the orchestrator's Redis user lacks a permission, which its log names; send the same request again later",
     is_retryable=True,
 )
-_UNANSWERED: Final = (TimeoutError, *UNANSWERED)
 _INTAKE_SHARE: Final = 128
 """Requests of one tenant that are read in any case."""
 _LONGEST_IN_HAND: Final = 32_768
@@ -111,7 +110,7 @@ class Requests:
                 await self._request(tenant, delivery)
             except NotAllowedError:
                 await self._answers.reject(tenant, run_id_of(delivery), delivery, _STORE_REFUSES)
-            except _UNANSWERED as error:
+            except (TimeoutError, *UNANSWERED) as error:
                 if not await self._was_accepted(tenant, delivery):
                     raise
                 log.warning("%s, which was accepted, waits for Redis: %r", run_id_of(delivery), error)

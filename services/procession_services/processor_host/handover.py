@@ -16,7 +16,8 @@ from procession_services.runtime.clock import seconds
 __all__ = ["Handover"]
 
 _LATE_SECONDS: Final = 1.0
-"""A command that was on its way for longer may have been sent by others, who did not find it (`far.py`)."""
+"""A command that was on its way for longer may have been sent by others, who did not find it (`far.py`); they begin it
+two seconds later, so that a clock may be wrong by a second."""
 
 
 @dataclass(frozen=True, slots=True)

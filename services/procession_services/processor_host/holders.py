@@ -35,7 +35,7 @@ class Claimed(NamedTuple):
 
     Attributes:
         stored: What Redis holds of the run then.
-        at: When that was, by the clock of whoever has claimed it; 0 where he has not said so.
+        at: When that was, by the clock of whoever has claimed it; 0 if that is not known.
     """
 
     command: WorkCommand

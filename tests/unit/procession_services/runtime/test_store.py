@@ -22,6 +22,7 @@ from procession_services.runtime.run_records import (
     after_commit,
 )
 from procession_services.runtime.store import ANSWER_SECONDS, DEADLINES, RunStore, line_key, run_key
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 FAR = 4_000_000_000_000
@@ -501,7 +502,7 @@ async def test_of_each_note_on_the_end_of_a_run_that_fails_its_own_is_told(
     redis: Any = connect(servers.redis_url)
     RunStore(redis, ttl=60, finished_ttl=30, told_ttl=90).mark_told("acme", "one", "digest")
     await redis.aclose()
-    await asyncio.sleep(0)
+    await until(lambda: len(caplog.records) == 3)
     told = [record.getMessage() for record in caplog.records]
     assert ["run one" in each for each in told] == [True] * 3
     assert ["deadline" in each for each in told] == [False, True, False]

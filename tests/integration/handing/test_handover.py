@@ -11,8 +11,7 @@ from procession_schemas import subjects
 from procession_services.processor_host.executor import Executor
 from procession_services.runtime.store import run_key
 from tests.support.handing import AGENT, CALL, DELAYED, LEASE, LONG, SLOW, SOONER, TEXT, begun
-from tests.support.servers import own_servers
-from tests.support.system import SERVICES, finished, running_system, text_of
+from tests.support.system import SERVICES, finished, text_of
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -23,19 +22,6 @@ pytestmark = [
 ]
 SHORT = "hi"
 """What is asked: in hand until the run is over."""
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def servers(tmp_path):
-    async with own_servers(tmp_path / "servers") as servers:
-        yield servers
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def system(servers, tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    async with running_system(servers.endpoints, tmp_path) as system:
-        yield system
 
 
 @pytest_asyncio.fixture(loop_scope="session")

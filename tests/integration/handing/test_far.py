@@ -1,20 +1,17 @@
 """Services in processes of their own hand commands to each other, and a run survives whatever happens to that."""
 
 import asyncio
-from contextlib import AsyncExitStack
 from time import time
 
 import nats as nats_client
 import pytest
-import pytest_asyncio
 
 from procession_schemas import subjects
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.far import Far
 from procession_services.runtime.clock import new_token
-from tests.support.handing import AGENT, CALL, DELAYED, LEASE, SLOW, SOONER, TEXT, begun
-from tests.support.servers import own_servers
-from tests.support.system import SERVICES, all_but, finished, running_system, text_of
+from tests.support.handing import AGENT, CALL, DELAYED, SLOW, SOONER, TEXT, acquainted, begun
+from tests.support.system import SERVICES, all_but, finished, text_of
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -26,81 +23,6 @@ pytestmark = [
 ENDLESS = {"chunks": ["lost "] * 9000, **DELAYED}
 WORKERS = ("input_processors", "llm_gateway", "tools")
 """Who gets commands of such an agent."""
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def servers(tmp_path):
-    async with own_servers(tmp_path / "servers") as servers:
-        yield servers
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def system(servers, tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    async with running_system(servers.endpoints, tmp_path) as system:
-        yield system
-
-
-class Heard:
-    """What is told meanwhile: the kind of each message, and for which service it is."""
-
-    def __init__(self, connection):
-        self._connection, self._told = connection, []
-
-    async def listen(self, kind):
-        """Listens to messages of a kind; NATS takes us for somebody who gets them."""
-        await self._connection.subscribe(f"{subjects.ROOT}.{kind}.>", cb=self._hear)
-        await self._connection.flush()
-
-    async def _hear(self, message):
-        self._told.append(tuple(subjects.parse(message.subject)[:2]))
-
-    async def told(self):
-        """All until now."""
-        await self._connection.flush()
-        return self._told
-
-    async def forget(self):
-        """Begins anew."""
-        await self._connection.flush()
-        self._told.clear()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def heard(servers):
-    """Commands that go as messages, and what was handed over and is not done."""
-    connection = await nats_client.connect(servers.endpoints.nats_url)
-    heard = Heard(connection)
-    await heard.listen("work")
-    await heard.listen("undone")
-    yield heard
-    await connection.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def start(system):
-    """Starts processes with one service each; gives the last one."""
-    async with AsyncExitStack() as stack:
-
-        async def started(*services):
-            processes = [system.process(each, work_ack_wait=LEASE, log_level="INFO") for each in services]
-            for process in processes:
-                stack.push_async_callback(process.stop)
-                await (await process.start()).ready()
-            return processes[-1]
-
-        yield started
-
-
-async def acquainted(system, heard):
-    """Has runs done until every service knows whom to hand commands to."""
-    async with asyncio.timeout(SOONER):
-        while True:
-            await heard.forget()
-            result, chunks = await system.run(CALL, {"chunks": ["do", "ne"]}, agent=AGENT)
-            assert result.text == text_of(chunks) == "DONE"
-            if "work" not in [kind for kind, _ in await heard.told()]:
-                break
 
 
 def types_of(chunks):
@@ -182,15 +104,11 @@ async def test_a_replica_without_room_leaves_it_to_others(system, heard):
         handles = [await system.start({"chunks": ["waited"]}, agent=waiting)]
         await gate.reached()
         handles.append(await system.start({"chunks": ["came"]}, agent=AGENT))
-        await eventually(lambda: _has(heard, "undone", "orchestrator"))
+        await eventually(lambda: heard.has("undone", "orchestrator"))
         await gate.open()
         results = [await finished(handle) for handle in handles]
     assert [text_of(chunks) for _, chunks in results] == ["waited", "CAME"]
     assert not any("reset" in types_of(chunks) for _, chunks in results)
-
-
-async def _has(heard, *kind):
-    return kind in await heard.told()
 
 
 @pytest.mark.parametrize("service", ["input_processors", "llm_gateway", "orchestrator"])
@@ -225,7 +143,7 @@ async def test_a_run_survives_who_has_its_message_and_then_who_works_on_it(syste
         async with asyncio.timeout(SOONER):
             if how == "kill":
                 speaking.kill()
-                await eventually(lambda: _has(heard, "work", "llm_gateway"))
+                await eventually(lambda: heard.has("work", "llm_gateway"))
             else:
                 assert await speaking.terminate() == 0
                 assert " ERROR " not in speaking.logged()
