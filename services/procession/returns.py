@@ -104,14 +104,12 @@ def is_chunk(value: Any) -> bool:
     return True
 
 
-def no_chunk(link: Link, hook: Hook, value: Any) -> ProcessorError:
-    """An error about a value for which `is_chunk` is false: what it lacks."""
+def chunk_fault(value: Any) -> str:
+    """What a value lacks for which `is_chunk` is false."""
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str):
-        allowed = (
-            "it may return a chunk (with a `type` and the `payload` of that type), a list of them, or nothing"
-        )
-        return invalid(link, hook, value, allowed)
+        allowed = "a chunk (with a `type` and the `payload` of that type), a list of them, or nothing"
+        return f"{type(value).__name__}; it may return {allowed}"
     payload = value.get("payload") or {}
     if not isinstance(payload, dict):
         found, where, types = payload, "payload", _OBJECT
@@ -120,8 +118,7 @@ def no_chunk(link: Link, hook: Hook, value: Any) -> ProcessorError:
         found, where = payload.get(name), f"payload.{name}"
     told = f"is {type(found).__name__}" if found is not None else "is missing"
     needed = "an object, or nothing" if types == _OBJECT else "a string"
-    text = f"returned a chunk of type {kind!r} whose `{where}` {told}; it must be {needed}"
-    return wrong(link, hook, INVALID_RETURN, text)
+    return f"a chunk of type {kind!r} whose `{where}` {told}; it must be {needed}"
 
 
 def is_response(value: Any) -> bool:

@@ -8,6 +8,8 @@ from types import CoroutineType, TracebackType
 from typing import Any, Self
 from weakref import ref
 
+import orjson
+
 from procession.args import OutputStreamArgs
 from procession.authors import is_ours
 from procession.awaiting import awaited
@@ -17,7 +19,7 @@ from procession.errors import ProcessorError, TripWire
 from procession.json_values import NotJsonError, given
 from procession.processor import Hook
 from procession.response import ResponseCollector
-from procession.returns import INVALID_RETURN, is_chunk, no_chunk, wrong
+from procession.returns import INVALID_RETURN, chunk_fault, is_chunk, wrong
 from procession_schemas.chunks import CORE_TYPES, HIDDEN_TYPES, RUNTIME_TYPES, Chunk
 
 UNDELIVERED = HIDDEN_TYPES | {"finish"}
@@ -216,34 +218,68 @@ class StreamChain:
             if chunk and each is chunk and each.get("type") == kind:
                 continue
             if not is_chunk(each):
-                raise self._refused(k, no_chunk(self.links[k], _HOOK, each))
+                raise self._refused(k, f"returned {chunk_fault(each)}")
             if each["type"] in RUNTIME_TYPES:
                 self._check_received(k, chunk, kind, each["type"])
-            elif each["type"] not in CORE_TYPES:
-                self._check_json(k, each)
+            elif told := (_unsendable if each["type"] in CORE_TYPES else _not_json)(each):
+                raise self._refused(k, f"returned {told}")
         return made
-
-    def _check_json(self, k: int, chunk: Chunk) -> None:
-        """Refuses a custom chunk that clients could not get, or not as it is."""
-        try:
-            given(chunk, "chunk")
-        except NotJsonError as error:
-            raise self._refused(
-                k, wrong(self.links[k], _HOOK, INVALID_RETURN, f"returned {error}")
-            ) from error
 
     def _check_received(self, k: int, chunk: Chunk | None, was: str | None, kind: str) -> None:
         """Refuses a chunk that only the runtime makes, unless the link gives back such a one that it got."""
         if kind != was and not any(part["type"] == kind for part in self.parts[k] if part is not chunk):
-            text = (
-                f"returned a chunk of type {kind!r}, which belongs to the runtime; use `abort` to end a run"
-            )
-            raise self._refused(k, wrong(self.links[k], _HOOK, INVALID_RETURN, text))
+            told = f"a chunk of type {kind!r}, which belongs to the runtime; use `abort` to end a run"
+            raise self._refused(k, f"returned {told}")
 
-    def _refused(self, k: int, error: ProcessorError) -> ProcessorError:
-        """Counts and logs an error about a return; gives it."""
-        self._calls.refused(self.links[k], _HOOK, error.code, self._args[k].run_id)
-        return error
+    def _refused(self, k: int, told: str) -> ProcessorError:
+        """Counts and logs what a link has made of a chunk; gives the error."""
+        self._calls.refused(self.links[k], _HOOK, INVALID_RETURN, self._args[k].run_id)
+        return wrong(self.links[k], _HOOK, INVALID_RETURN, told)
+
+    def spoiled(self, error: BaseException) -> ProcessorError | None:
+        """The error about a chunk that hooks were given and have spoiled in place, if nobody has raised `error`.
+
+        It names the link if no other one was given that chunk. What hooks return is checked at once; this looks at all
+        chunks of the run, since something has failed over one.
+        """
+        if isinstance(error, TripWire) or (isinstance(error, ProcessorError) and error.processor_id):
+            return None
+        for received in self.parts:
+            for chunk in received:
+                told = _unsendable(chunk) if is_chunk(chunk) else chunk_fault(chunk)
+                if told:
+                    return self._left(chunk, told)
+        return None
+
+    def _left(self, chunk: Chunk, told: str) -> ProcessorError:
+        pairs = zip(self.links, self.parts, strict=True)
+        had = [link.id for link, received in pairs if any(each is chunk for each in received)]
+        who = f"one of {', '.join(map(repr, had))} " if had[1:] else ""
+        return ProcessorError(
+            f"{who}left {told}",
+            processor_id="" if who else had[0],
+            hook=_HOOK.value,
+            code=INVALID_RETURN,
+            name="ProcessorReturnError",
+        )
+
+
+def _unsendable(chunk: Chunk) -> str:
+    """What keeps clients from getting a chunk; empty where nothing does."""
+    try:
+        orjson.dumps(chunk)
+    except TypeError:
+        return _not_json(chunk)
+    return ""
+
+
+def _not_json(chunk: Chunk) -> str:
+    """What keeps clients from getting a chunk as it is; empty where nothing does."""
+    try:
+        given(chunk, "chunk")
+    except NotJsonError as error:
+        return str(error)
+    return ""
 
 
 async def _send_past(chain: "ref[StreamChain]", k: int, chunk: Chunk) -> None:

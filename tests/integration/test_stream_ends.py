@@ -78,6 +78,11 @@ def text(args):
     return {**args.part, "payload": {**args.part["payload"], "text": SURROGATE}}
 
 
+def text_in_place(args):
+    args.part["payload"]["text"] = SURROGATE
+    return args.part
+
+
 def number(args):
     return {**args.part, "payload": {**args.part["payload"], "text": 5}}
 
@@ -97,10 +102,11 @@ def failure(_args):
         (state, "STATE_NOT_JSON", ("p", HOOK)),
         (request_context, "CONTEXT_NOT_JSON", ("p", HOOK)),
         (conversation, "CONTEXT_NOT_JSON", ("p", HOOK)),
-        (received, "CHUNK_NOT_SENDABLE", (None, HOOK)),
-        (text, "CHUNK_NOT_SENDABLE", (None, None)),
+        (received, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
+        (text, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
+        (text_in_place, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
         (number, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
-        (number_in_place, "INTERNAL", (None, None)),
+        (number_in_place, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
         (failure, "PROCESSOR_FAILED", ("p", HOOK)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -201,11 +201,17 @@ class ProcessorKit:
         start = len(run.delivered)
 
         async def feed(_links: list[Link]) -> None:
-            async with run.chain(collector) as chain:
-                for chunk in self._whole(chunks, tool_calls=tool_calls, finish_reason=finish_reason):
-                    await chain.feed(chunk)
-                await chain.end()
-            run.take(collector)
+            chain = run.chain(collector)
+            try:
+                async with chain:
+                    for chunk in self._whole(chunks, tool_calls=tool_calls, finish_reason=finish_reason):
+                        await chain.feed(chunk)
+                    await chain.end()
+                run.take(collector)
+            except Exception as error:
+                if spoiled := chain.spoiled(error):
+                    raise spoiled from error
+                raise
 
         told = await self._call(Hook.OUTPUT_STREAM, feed)
         made = collector.to_dict()

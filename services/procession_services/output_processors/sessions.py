@@ -207,6 +207,7 @@ class SessionServer:
             raise_unanswered(error)
             if is_ours(error) or isinstance(error, AWAY):
                 raise
+            error = session.chain.spoiled(error) or error
             if not isinstance(error, TripWire | ProcessorError):
                 log.exception("a stream of run %s failed", session.ctx.run_id)
             return ending(error)

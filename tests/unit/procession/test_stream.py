@@ -145,6 +145,43 @@ async def test_a_hook_makes_chunks_of_every_type_that_says_nothing_of_the_run(ma
     assert await through(hook(lambda args: [made, args.part]), [delta("a")], collector=ResponseCollector())
 
 
+@pytest.mark.parametrize("value", [{1}, "\ud800", 2**70], ids=["set", "surrogate", "long"])
+@pytest.mark.parametrize("kind", ["text-start", "data-x"])
+async def test_a_chunk_that_is_not_json_is_refused_with_its_field(kind, value):
+    made = {"type": kind, "payload": {"id": "b"}, "data": {"x": value}}
+    tally = calls()
+    with pytest.raises(ProcessorError, match=r"returned chunk\['data'\]\['x'\] ") as caught:
+        await through(hook(lambda args: [args.part, made]), [delta("a")], tally=tally)
+    assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
+    assert tally.reports["a", Hook.OUTPUT_STREAM.value].errors == 1
+
+
+NO_TEXT = "a chunk of type 'text-delta' whose `payload.text` is int; it must be a string"
+
+
+def spoil(args):
+    args.part["payload"]["text"] = 5
+    return args.part
+
+
+@pytest.mark.parametrize(
+    ("hooks", "told"),
+    [
+        ([keep, upper, spoil], ("c", f"left {NO_TEXT}")),
+        ([spoil, keep], ("", f"one of 'a', 'b' left {NO_TEXT}")),
+        ([keep, upper], None),
+    ],
+)
+async def test_a_chunk_that_was_spoiled_in_place_is_told_with_who_had_it(hooks, told):
+    chain = StreamChain(
+        [link(kind, place) for place, kind in enumerate(hook(*hooks))], context(), calls(), lambda _: None
+    )
+    await chain.feed(delta("a"))
+    error = chain.spoiled(TypeError("sequence item 0: expected str"))
+    assert (error and (error.processor_id, str(error))) == told
+    assert chain.spoiled(ProcessorError("mine", processor_id="b")) is None
+
+
 @pytest.mark.parametrize("kind", sorted(RUNTIME_TYPES))
 async def test_a_hook_makes_no_chunk_that_says_how_the_run_goes(kind):
     """R-CH-10; a client would take back what it has, or leave the run."""

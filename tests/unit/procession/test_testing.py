@@ -275,11 +275,22 @@ async def test_a_choice_of_one_tool_is_spelled_as_the_contract_does():
 @pytest.mark.parametrize("value", [{1}, SURROGATE, 2**70], ids=["set", "surrogate", "long"])
 async def test_a_chunk_that_cannot_be_sent_is_an_error(value):
     kit = ProcessorKit(processor(process_output_stream=lambda args: {**args.part, "x": value}))
-    with pytest.raises(
-        ProcessorError, match=r"a chunk \([a-z-]+\) contains something that is not JSON"
-    ) as caught:
+    with pytest.raises(ProcessorError, match=r"returned chunk\['x'\] ") as caught:
         await kit.stream(["x"])
-    assert caught.value.code == "CHUNK_NOT_SENDABLE"
+    assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "p")
+
+
+@pytest.mark.parametrize("value", [{1}, SURROGATE, 5], ids=["set", "surrogate", "int"])
+async def test_so_is_one_that_a_hook_has_spoiled_in_place(value):
+    def spoils(args):
+        if args.part["type"] == "text-delta":
+            args.part["payload"]["text"] = value
+        return args.part
+
+    kit = ProcessorKit(processor(process_output_stream=spoils))
+    with pytest.raises(ProcessorError, match=r"left .*text.* (is|contains) ") as caught:
+        await kit.stream(["x"])
+    assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "p")
 
 
 async def test_a_chunk_arrives_as_the_client_gets_it():
