@@ -43,6 +43,8 @@ _ENVELOPE = 64 * 1024
 """Bytes of a message beside its body and headers, at most: it must fit into a request's."""
 _HELD_BYTES = 64 * 1024 * 1024
 """Nothing more is asked for while the messages in hand are longer than this together."""
+_LONGEST_KEPT = 32_768
+"""Bytes of a message that may always be kept while others go on with what it began."""
 _LONGEST_REASON = 500
 _LONGEST_ID = 200
 """More than a run's id has, which is all that anybody looks for there; streams take 64 KB of headers."""
@@ -208,6 +210,10 @@ class Worker:
     def has_room(self) -> bool:
         """Whether it would take a message now."""
         return self._room() > 0
+
+    def may_keep(self, delivery: Delivery) -> bool:
+        """Whether a message may stay in hand while others go on: long ones leave three quarters of the room."""
+        return len(delivery.body) <= _LONGEST_KEPT or self._held <= _HELD_BYTES // 4
 
     def _wants_more(self) -> bool:
         room = self._room()

@@ -59,10 +59,7 @@ async def start(host: Host) -> None:
     host.on_drain.append(lapses.close)
 
     async def begun(delivery: Delivery) -> int:
-        """How often a request, or what somebody says, was begun: a processor may end the process when it is made.
-
-        What is done, and in hand until Redis has surely written that, ends none.
-        """
+        """How often what somebody says was begun; if done, it is only in hand until Redis has surely written that."""
         return 1 + await host.begun.times(delivery.place)
 
     root, handover = subjects.ROOT, host.handover
@@ -89,7 +86,7 @@ async def start(host: Host) -> None:
         handler=requests.on_request,
         give_up=requests.give_up,
         concurrency=INTAKE,
-        begun=begun,
+        begun=requests.times_begun,
         still_ours=handover.still_ours,
     )
     backlog = Backlog(host.bus, Known(host.store, host.bus, executor.driver.again).knows)

@@ -108,15 +108,21 @@ class Requests:
         while True:
             try:
                 await self._request(tenant, delivery)
-            except NotAllowedError:
-                await self._answers.reject(tenant, run_id_of(delivery), delivery, _STORE_REFUSES)
-            except (TimeoutError, *UNANSWERED) as error:
-                if not await self._was_accepted(tenant, delivery):
+            except (TimeoutError, NotAllowedError, *UNANSWERED) as error:
+                if await self._was_accepted(tenant, delivery):
+                    log.warning("%s, which was accepted, waits for Redis: %r", run_id_of(delivery), error)
+                    await delivery.hold.keep()
+                    continue
+                if not isinstance(error, NotAllowedError):
                     raise
-                log.warning("%s, which was accepted, waits for Redis: %r", run_id_of(delivery), error)
-                await delivery.hold.keep()
-                continue
+                await self._answers.reject(tenant, run_id_of(delivery), delivery, _STORE_REFUSES)
             return
+
+    async def times_begun(self, delivery: Delivery) -> int:
+        """How often a request was begun, and not done: one whose run was accepted is only kept after that."""
+        tenant, _ = addressed(delivery)
+        times = await self._begun.times(delivery.place)
+        return times if await self._was_accepted(tenant, delivery) else 1 + times
 
     async def _was_accepted(self, tenant: str, delivery: Delivery) -> bool:
         """Whether the run of a request that was kept for it has begun: after that, nothing is told of the request."""
@@ -310,10 +316,12 @@ class Requests:
         await self._answers.over_limit(tenant, run_id_of(delivery), delivery, over)
 
     async def give_up(self, delivery: Delivery, reason: str) -> None:
-        """Answers a request that could not be handled."""
+        """Answers a request that could not be handled, unless its run was accepted: that has an end of its own."""
         try:
             tenant, agent = addressed(delivery)
         except HopelessError:
+            return
+        if await self._was_accepted(tenant, delivery):
             return
         run_id = run_id_of(delivery)
         failure = Failure(code="INTERNAL", message=f"the request could not be handled: {reason}")

@@ -106,7 +106,9 @@ class Executor:
         self._open_sink, self._lender, self._max_deliver = open_sink, lender, max_deliver
         self._runners = {**RUNNERS, **(runners or {})}
 
-    async def execute(self, command: WorkCommand, delivery: Delivery | None = None) -> Claimed | None:
+    async def execute(
+        self, command: WorkCommand, delivery: Delivery | None = None, *, speaks: bool = True
+    ) -> Claimed | None:
         """Runs the command, takes its result into the run, and sends what comes next.
 
         Some commands are not run:
@@ -121,6 +123,8 @@ class Executor:
         was too often, its run ends. If somebody else works on it, it is left alone. The delivery that led to it is not
         acknowledged then: it may be his as well, and stands for his work.
 
+        If its delivery does not speak (`speaks`) for what follows, that is sent by NATS.
+
         Returns:
             The command that follows, to be handed over; None where there is none, or NATS has it.
 
@@ -129,7 +133,8 @@ class Executor:
         """
         attempt, trace = (delivery.attempt, delivery.traceparent) if delivery else (0, None)
         with telemetry.observer().command(command, attempt, trace) as told:
-            return await self._execute(command, delivery, delivery.hold if delivery else None, told)
+            held = delivery.hold if delivery else None
+            return await self._execute(command, delivery, held, told, speaks=speaks)
 
     @contextmanager
     def claiming(self, command: WorkCommand, hold: Hold) -> Iterator[Claiming]:
@@ -152,6 +157,8 @@ class Executor:
         held: Hold | None,
         told: Callable[[WorkResult], None],
         claimed: Claimed | None = None,
+        *,
+        speaks: bool = True,
     ) -> Claimed | None:
         hold = held or Hold()
         with (
@@ -188,7 +195,7 @@ class Executor:
                 job = self._given_up(command, stored, signal)
             else:
                 job = await self._worked(command, stored, signal, hold)
-            settled = await self._settled(job, stored, owner, held)
+            settled = await self._settled(job, stored, owner, held if speaks else None)
         if not settled.was_ours:  # somebody else has it; or Redis took our result at once, unheard
             await self.driver.again(command.tenant, command.run, beyond=command)
         told(job.result)

@@ -6,7 +6,6 @@ does, it gives its message back: whoever gets that says again what follows, whic
 """
 
 import asyncio
-import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Iterator
@@ -58,11 +57,12 @@ class Desk:
 
 @dataclass(slots=True)
 class _Known:
-    """The replicas of a service as they were at that time, and when they were last asked for."""
+    """The replicas of a service as they were at that time, when they were last asked for, and whose turn it is."""
 
     replicas: list[str]
     at: float
     asked: float
+    turn: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -126,7 +126,6 @@ class Far:
         self._driver, self._holders = driver, holders
         self._living = Living(store.redis, silence)
         self._known: dict[str, _Known] = {}
-        self._turns = itertools.count()
         self._spoken: set[_Spoken] = set()
         self._beside: set[asyncio.Task[None]] = set()
         self._closed = self._refused = False
@@ -161,7 +160,8 @@ class Far:
             spawned(self._beside, f"asking for the replicas of {service}", self._learn(service, known))
         if not known.replicas or moment - known.at > _OLD_SECONDS:
             return None
-        return Desk(service, known.replicas[next(self._turns) % len(known.replicas)])
+        known.turn += 1
+        return Desk(service, known.replicas[known.turn % len(known.replicas)])
 
     async def _learn(self, service: str, known: _Known) -> None:
         known.replicas = await self._living.of(service)

@@ -1,5 +1,6 @@
 """Services hand a run's next command to each other without a message for it (docs/adr/0031, 0033)."""
 
+import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,7 @@ from procession_services.runtime.clock import seconds
 
 __all__ = ["Handover"]
 
+log = logging.getLogger(__name__)
 _LATE_SECONDS: Final = 1.0
 """A command that was on its way for longer may have been sent by others, who did not find it (`far.py`); they begin it
 two seconds later, so that a clock may be wrong by a second."""
@@ -38,6 +40,7 @@ class Handover:
 
     def __init__(self) -> None:
         self.far: Far | None = None
+        self._told_late = False
         self._desks: dict[str, _Desk] = {}
         self._closed = False
 
@@ -90,6 +93,7 @@ class Handover:
         """
         desk, handed = self._desks[service], unpacked(body)
         if (at := handed.claimed.at) and abs(seconds() - at) > _LATE_SECONDS:
+            self._tell_late(service, seconds() - at)
             return False
 
         async def handle(delivery: Delivery) -> None:
@@ -106,6 +110,14 @@ class Handover:
             message_id=handed.claimed.owner,
             traceparent=handed.traceparent,
         )
+
+    def _tell_late(self, service: str, late: float) -> None:
+        if not self._told_late:
+            self._told_late = True
+            log.warning(
+                "%s: a command was handed over %.1f s ago, and not taken: its sender stood still, or the clocks of the "
+                "hosts differ; if they do, all commands go through NATS (told once)", service, late
+            )  # fmt: skip
 
     async def still_ours(self, delivery: Delivery) -> bool:
         """`Holders.still_ours` of the command that is done for that delivery, whichever service does it."""

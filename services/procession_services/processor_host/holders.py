@@ -16,6 +16,7 @@ from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus, Delivery, Hold, LostError, NoResponderError, RequestTimeoutError
 from procession_services.bus.alive import is_listening, request_when_up
 from procession_services.runtime.clock import new_token, seconds
+from procession_services.runtime.redis_client import UNANSWERED
 from procession_services.runtime.replicas import is_listed
 from procession_services.runtime.run_records import StoredContext
 from procession_services.runtime.store import RunStore
@@ -72,6 +73,8 @@ class Holders:
         """Answers another replica's question on `subjects.holder`."""
         question = HolderQuestion.model_validate_json(body)
         works, *others = await asyncio.gather(*map(self._works, (question.owner, *question.others)))
+        if works:  # who asked may not have waited for so long
+            self._store.heard_later(question.owner)
         at_work = [owner for owner, works in zip(question.others, others, strict=True) if works]
         return HolderAnswer(works=works, others=at_work).to_json()
 
@@ -127,13 +130,19 @@ class Holders:
         that has lasted for a lease: else NATS has waited.
 
         Raises:
-            LostError: It did not answer, and NATS does not either: the next delivery will tell.
+            LostError: It did not answer, and NATS does not either: the next delivery will tell. Or it was sent `again`,
+                and Redis, which knows who has it, is away.
             UnfitError: It is no command.
         """
         command = WorkCommand.from_json(delivery.body)
-        delivery.hold.instead_of, lives = await self.owner_of(
-            command, patience=delivery.lease if delivery.again else 0.0
-        )
+        try:
+            delivery.hold.instead_of, lives = await self.owner_of(
+                command, patience=delivery.lease if delivery.again else 0.0
+            )
+        except UNANSWERED as error:
+            if delivery.again:
+                raise LostError(_SILENT_SECONDS) from error
+            raise
         return lives
 
     async def begun(self, delivery: Delivery) -> int:

@@ -248,7 +248,7 @@ class Host:
 
         async def handle(delivery: Delivery) -> None:
             command = WorkCommand.from_json(delivery.body)
-            then = await executor.execute(command, delivery)
+            then = await executor.execute(command, delivery, speaks=worker.may_keep(delivery))
             await handover.follow(then, delivery, worker)
 
         async def give_up(delivery: Delivery, reason: str) -> None:

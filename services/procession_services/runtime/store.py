@@ -180,6 +180,10 @@ class RunStore:
         """Notes that an owner has answered."""
         await self.redis.delete(_silent_key(owner))
 
+    def heard_later(self, owner: str) -> None:
+        """Notes soon that an owner has answered."""
+        self.redis.later(f"cannot record that {owner} has answered", "DEL", _silent_key(owner))
+
     async def times_begun(self, tenant: str, run: str, seq: int) -> int:
         """How often command `seq` was begun, whatever NATS says of its deliveries."""
         begun = (await self.redis.hget(run_key(tenant, run), "begun") or b"").decode()

@@ -183,7 +183,7 @@ async def test_a_command_that_is_lost_on_the_way_is_sent(system, heard, monkeypa
     assert lost
 
 
-async def test_a_command_that_comes_late_is_not_begun_before_it_is_sent(system, heard, monkeypatch):
+async def test_a_command_that_comes_late_is_not_begun_before_it_is_sent(system, heard, monkeypatch, caplog):
     """Who has sent it stood still, and others may have done it meanwhile."""
     model = system.script(CALL, {"chunks": ["do", "ne"]})
     async with system.inside(*SERVICES):
@@ -194,6 +194,8 @@ async def test_a_command_that_comes_late_is_not_begun_before_it_is_sent(system, 
     assert "reset" not in types_of(chunks)
     assert len(system.requests(model)) == 2
     assert ("undone", "orchestrator") in await heard.told()
+    late = [record for record in caplog.records if "the clocks of the hosts differ" in record.getMessage()]
+    assert len(late) == 3  # the gateway's second one is not told
 
 
 @pytest.mark.parametrize("max_deliver", [1, 5])

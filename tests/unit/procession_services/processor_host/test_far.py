@@ -143,6 +143,17 @@ async def test_replicas_take_turns(place: Place) -> None:
     assert first != other
 
 
+async def test_each_service_has_turns_of_its_own(place: Place) -> None:
+    """Who needs two services by turns would else always get the same replica of each."""
+    services = [place.service, f"s-{new_token(6)}"]
+    for service in services:
+        place.service = service
+        await place.lives("one", "two")
+        await place.knows()
+    desks = [place.far.takes(service) for _ in range(2) for service in services]
+    assert len({(desk.service, desk.replica) for desk in desks if desk}) == 4
+
+
 async def test_nothing_goes_to_a_replica_that_is_silent_or_to_this_service_itself(place: Place) -> None:
     await place.redis.zadd(f"procession:admission:replicas:{place.service}", {"silent": 1})
     await place.lives("there")
