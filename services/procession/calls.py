@@ -14,7 +14,7 @@ from procession.authors import found_in, is_ours, place
 from procession.awaiting import awaited
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
-from procession.json_values import error_text, given, plain, text
+from procession.json_values import error_text, given, leaf_fault, plain, text
 from procession.processor import METHODS, Hook, Processor
 from procession.services import (
     NO_ENVIRONMENT,
@@ -221,11 +221,19 @@ class LinkServices:
         return answer
 
     def count_model(self, *, calls: int = 0, tokens: int = 0, cost: float = 0) -> None:
-        """Counts model calls that were made for this processor elsewhere, in the report of this hook."""
+        """Counts model calls that were made for this processor elsewhere, in the report of this hook.
+
+        Raises:
+            TypeError: One of them is no such number, with which nobody could read the run any more.
+        """
+        for name, count in {"calls": calls, "tokens": tokens, "cost": cost}.items():
+            kinds, needed = ((int, float), "a number") if name == "cost" else (int, "an integer")
+            if not isinstance(count, kinds) or leaf_fault(float(count) if name == "cost" else count):
+                raise TypeError(f"count_model: `{name}` is {text(repr(count)):.80}; give {needed}")
         report = self._calls.report(self._link, self._hook)
         report.model_calls += calls
         report.model_tokens += tokens
-        report.model_cost += cost
+        report.model_cost += float(cost)
 
     async def generate_object(self, request: ModelRequest) -> Any:
         """Asks for JSON that fits `request.schema`; raises ModelCallError when it does not (R-COM-20)."""
