@@ -311,8 +311,10 @@ def _says_something(args: Any, value: Any) -> bool:
 
 
 def failure(link: Link, hook: Hook, error: BaseException) -> ProcessorError:
-    """Wraps what a hook raised; an error that already names a processor stays as it is."""
+    """Wraps what a hook raised; an error that already names a processor stays as it is, one that names none gets it."""
     if isinstance(error, ProcessorError):
+        if not error.processor_id:
+            error.processor_id, error.hook = link.id, hook.value
         return error
     if isinstance(error, HookTimeoutError):
         return ProcessorError(

@@ -100,6 +100,14 @@ async def test_an_exception_names_processor_and_hook_and_keeps_its_cause():
     assert caught.value.__cause__ is error
 
 
+async def test_an_error_of_ours_that_names_no_processor_gets_the_name():
+    """As where an author raises it, or a chunk that was written is too long."""
+    with pytest.raises(ProcessorError, match="x") as caught:
+        await calls().call(link(judged(raises(ProcessorError("x", code="CHUNK_NOT_SENDABLE")))), HOOK, None)
+    assert (caught.value.processor_id, caught.value.hook) == ("p", "processOutputStep")
+    assert caught.value.code == "CHUNK_NOT_SENDABLE"
+
+
 def test_an_exception_without_a_text_is_told_by_its_type():
     assert str(failure(link(processor()), HOOK, ValueError())) == "ValueError"
 
