@@ -14,7 +14,7 @@ from procession.authors import found_in, is_ours, place
 from procession.awaiting import awaited
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
-from procession.json_values import error_text, given, leaf_fault, plain, text
+from procession.json_values import error_text, given, is_true, leaf_fault, plain, text
 from procession.processor import METHODS, Hook, Processor
 from procession.services import (
     NO_ENVIRONMENT,
@@ -165,8 +165,7 @@ class Calls:
             return
         tripwire.told = True
         self.report(link, hook).aborts += 1
-        tripwire.processor_id = link.id
-        tripwire.reason = tripwire.reason or f"Tripwire triggered by {link.id}"
+        tripwire.complete(link.id)
         violation = Violation(link.id, tripwire.reason, tripwire.metadata)
         await self.tell(link, hook, violation, retry=tripwire.retry)
 
@@ -325,7 +324,8 @@ def failure(link: Link, hook: Hook, error: BaseException) -> ProcessorError:
 
 def abort(reason: str = "", *, retry: bool = False, metadata: Any = None) -> NoReturn:
     """The `abort` that hooks get; the runtime fills in the processor's id."""
-    raise TripWire(reason or "", retry=bool(retry), metadata=metadata)
+    told = reason if is_true(reason, unknown=True) else ""
+    raise TripWire(told, retry=is_true(retry, unknown=False), metadata=metadata)
 
 
 def check_custom(chunk: Mapping[str, Any]) -> Chunk:

@@ -89,6 +89,14 @@ def text(value: Any) -> str:
         return ""
 
 
+def is_true(value: object, *, unknown: bool) -> bool:
+    """The truth of anything; `unknown` where it does not tell, as an array does not."""
+    try:
+        return bool(value)
+    except Exception:  # noqa: BLE001 - an author's `__bool__` may raise anything
+        return unknown
+
+
 def error_text(error: BaseException) -> str:
     """The beginning of what an error says, its class where it says nothing; that of a group tells its first one."""
     if isinstance(error, BaseExceptionGroup):

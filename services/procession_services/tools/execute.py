@@ -136,7 +136,7 @@ class _Round:
             try:
                 return await self._approved(call, execution)
             except TripWire as tripwire:
-                tripwire.processor_id = tripwire.processor_id or call.tool
+                tripwire.complete(tripwire.processor_id or call.tool)
                 execution.signal.abort()
                 raise
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from procession.args import Violation
-from procession.calls import Calls, NullWriter, TurnWriter, check_custom, failure, within
+from procession.calls import Calls, NullWriter, TurnWriter, abort, check_custom, failure, within
 from procession.errors import ProcessorError, TripWire
 from procession.processor import Hook
 from procession.testing import environment
@@ -74,6 +74,37 @@ async def test_an_abort_in_a_task_group_is_one():
         await calls().call(link(kind, on_error="skip"), HOOK, None)
     assert (raised.value.processor_id, raised.value.metadata) == (kind.id, {"x": 1})
     assert told == ["no"]
+
+
+class Untold:
+    """As an array, whose truth is ambiguous."""
+
+    def __bool__(self):
+        raise ValueError("ambiguous")
+
+    def __str__(self):
+        return "why"
+
+
+class Own(TripWire):
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+
+
+@pytest.mark.parametrize(
+    ("hook", "reason", "metadata"),
+    [
+        (lambda _args: abort(Untold()), "why", None),  # type: ignore[arg-type]  # R-AB-10
+        (lambda _args: abort("why", retry=Untold()), "why", None),  # type: ignore[arg-type]
+        (raises(Own()), "Tripwire triggered by p", None),
+        (raises(Own(reason=5, retry=Untold(), metadata={"x": {1}})), "5", {"x": [1]}),
+    ],
+)
+async def test_an_abort_stays_one_whatever_its_author_makes_of_it(hook, reason, metadata):
+    with pytest.raises(TripWire) as caught:
+        await calls().call(link(judged(hook), on_error="skip"), HOOK, None)
+    told = caught.value
+    assert (told.reason, told.retry, told.metadata, told.processor_id) == (reason, False, metadata, "p")
 
 
 async def test_what_fails_in_a_task_group_is_told():
