@@ -85,7 +85,7 @@ def text(value: Any) -> str:
     """The text of anything, without the half characters (lone surrogates) that no message holds."""
     try:
         return str(value).encode(errors="replace").decode()
-    except Exception:  # noqa: BLE001 - an author's `__str__` may raise anything
+    except BaseException:  # noqa: BLE001 - an author's `__str__` may raise anything, also `sys.exit`
         return ""
 
 

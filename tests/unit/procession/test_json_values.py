@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 from pydantic_core import from_json
 
+from procession.authors import said
 from procession.errors import TripWire
 from procession.json_values import NotJsonError, encoded, error_text, given, plain, text
 
@@ -117,6 +118,17 @@ def test_everything_has_a_text():
         "ValueError",
         "MuteError",
     ]
+
+
+class ExitingError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(2)
+
+
+def test_what_ends_the_process_when_it_is_told_does_not():
+    """Out of a task, `sys.exit` would: a tool's error is told in one."""
+    error = ExitingError()
+    assert (text(error), error_text(error), said(error)) == ("", "ExitingError", "ExitingError")
 
 
 def test_a_tripwire_holds_what_travels_whoever_makes_it():
