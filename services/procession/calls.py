@@ -156,6 +156,13 @@ class Calls:
         self.report(link, hook).errors += 1
         self.environment.log(f"{link.id}: {hook.value} of run {run} failed with {code}")
 
+    def blame(self, error: ProcessorError) -> None:
+        """Names in an error about what hooks have left the processor, and its hook, if only one has run here."""
+        ran = [place for place in self.reports if error.processor_id in ("", place[0])]
+        if len({processor for processor, _ in ran}) == 1:
+            error.processor_id = ran[0][0]
+            error.hook = error.hook or (ran[0][1] if len(ran) == 1 else "")
+
     async def violated(self, link: Link, hook: Hook, tripwire: TripWire) -> None:
         """Completes the tripwire, counts it, tells `on_violation`, and stores the violation (R-VI, D-17).
 
