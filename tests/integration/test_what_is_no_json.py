@@ -108,6 +108,14 @@ async def test_where_a_tool_may_have_done_it_no_processor_is_named(run):
     assert (error.code, error.processor_id) == ("CONTEXT_NOT_JSON", None)
 
 
+@pytest.mark.parametrize("value", [5, None, "x"])
+async def test_a_message_that_a_tool_has_made_unreadable_is_told_with_its_name(run, value):
+    spoiling = tool("t", lambda context: context.messages[0]["content"].update(parts=value))
+    error = (await run(CALL, DONE, tools=[spoiling])).result.error
+    assert error.code == "INVALID_MESSAGE_CONTENT"
+    assert error.message.startswith("one of the tools 't' left a message that cannot be read: messages.0.")
+
+
 async def test_nor_where_another_one_may_have(run):
     refs = [
         processor("p", process_input=lambda args: args.request_context.set("x", {1})),

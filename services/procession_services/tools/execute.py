@@ -13,8 +13,9 @@ from procession.args import AbortSignal
 from procession.authors import found_in, is_ours, raised
 from procession.calls import Calls
 from procession.context import RunContext
-from procession.errors import TripWire
+from procession.errors import ProcessorError, TripWire
 from procession.json_values import error_text
+from procession.parts import InvalidMessageError
 from procession.registry import Registry
 from procession.tools import ToolContext, ToolSuspended
 from procession_schemas.agent import ProcessorRef
@@ -64,7 +65,7 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
     Raises:
         Suspended: A call waits for a person; outcomes so far are in the context (R-AP-2).
         TripWire: An output processor aborted over a chunk that a tool wrote, or a tool raised it.
-        ProcessorError: One failed over it.
+        ProcessorError: One failed over it; or a tool left a message that cannot be read.
         Cancelled: The run was cancelled, and a call did not end.
     """
     execution = executions.join(_round_key(op, job), lambda: Execution(_Round(op, job).run))
@@ -77,10 +78,21 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
     if job.ctx.request_context is not ended.request_context:  # a delivery that joined
         job.ctx.request_context.clear()
         job.ctx.request_context.update(copy.deepcopy(ended.request_context))
+    _left_readable(job, [outcome["toolName"] for outcome in ended.outcomes])
     job.result.facts = job.result.facts or StepFacts()
     job.result.facts.outcomes = len(ended.outcomes)
     if ended.waiting and not job.abort_signal.aborted:
         raise Suspended(copy.deepcopy(ended.waiting))
+
+
+def _left_readable(job: Job, names: list[str]) -> None:
+    """Refuses what tools have made of messages in place, where nobody could read them any more."""
+    try:
+        job.ctx.messages.check()
+    except InvalidMessageError as error:
+        who = ", ".join(repr(name) for name in dict.fromkeys(names))
+        told = f"one of the tools {who} left a message that cannot be read: {error}"
+        raise ProcessorError(told, code=error.code, name=type(error).__name__) from error
 
 
 def cancel_tools(tenant: str, run: str) -> None:
