@@ -257,9 +257,9 @@ async def run_llm_response(ctx: RunContext, links: list[Link], calls: Calls, wri
             chunks=copy.deepcopy(response.get("chunks", [])),
             model=model_info(ctx.config.model),
             from_cache=bool(response.get("fromCache")),
-            warnings=response.get("warnings", []),
-            request=response.get("request", {}),
-            raw_response=response.get("rawResponse", response.get("metadata", {})),
+            warnings=copy.deepcopy(response.get("warnings", [])),
+            request=copy.deepcopy(response.get("request", {})),
+            raw_response=copy.deepcopy(response.get("rawResponse", response.get("metadata", {}))),
         )
         await calls.call(link, Hook.LLM_RESPONSE, args)
 
@@ -308,7 +308,7 @@ async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writ
             tool_calls=copy.deepcopy(tool_calls) or None,
             text=response.get("text", ""),
             usage=dict(response.get("usage", {})),
-            provider_metadata=response.get("metadata", {}).get("providerMetadata", {}),
+            provider_metadata=copy.deepcopy(response.get("metadata", {}).get("providerMetadata", {})),
         )
         value = await _called(ctx, link, calls, hook, args)
         if isinstance(value, list) and not value:

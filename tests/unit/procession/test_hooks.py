@@ -621,6 +621,28 @@ async def test_editing_the_chunks_of_a_response_changes_nothing():
     assert len(kit.context.response["chunks"]) == 5
 
 
+@pytest.mark.parametrize("method", ["process_llm_response", "process_output_step"])
+async def test_editing_what_else_is_told_of_a_response_changes_nothing(method):
+    """Its `providerMetadata` is what the run's result has: of another type, nobody could read that."""
+
+    def spoil(args):
+        if method == "process_output_step":
+            args.provider_metadata["openai"]["x"] = {1}
+            return
+        args.raw_response["providerMetadata"] = 5
+        args.warnings.append({1})
+        args.request["x"] = {1}
+
+    kit = kit_of(method, spoil)
+    kit.answer("hello")
+    response = kit.context.response
+    assert response is not None
+    told = {"warnings": [], "request": {"body": 1}, "metadata": {"providerMetadata": {"openai": {}}}}
+    response.update(copy.deepcopy(told))
+    await (kit.llm_response() if method == "process_llm_response" else kit.output_step())
+    assert {name: response[name] for name in told} == told
+
+
 async def test_a_response_hook_sees_what_the_stream_hooks_left():
     """R-RS-3."""
 
