@@ -48,6 +48,8 @@ _OVERRIDES = (
 )
 _WITH_CURRENT_STEP = (Hook.LLM_RESPONSE, Hook.OUTPUT_STEP)
 """Hooks whose `steps` end with the step in hand (R-SR-2)."""
+_ENTRY = f"a `role` ({', '.join(ROLES)}) and `content`, which is a text or a list of parts"
+_PROMPT = f"it must be a list of entries, each with {_ENTRY}"
 _EMPTY: dict[str, Any] = {"tools": {}, "provider_options": {}, "model_settings": {}, "tool_choice": "auto"}
 
 
@@ -224,9 +226,12 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
             **_settings(ctx.config),
         )
         value = await _called(ctx, link, calls, Hook.LLM_REQUEST, args)
-        if value is None:
-            continue
         with calls.taking(ctx, link, Hook.LLM_REQUEST):
+            if not is_prompt(prompt):
+                told = f"left a `prompt` that cannot be sent; {_PROMPT}"
+                raise wrong(link, Hook.LLM_REQUEST, INVALID_RETURN, told)
+            if value is None:
+                continue
             _check_request(link, value)
         if value.get("prompt") is not None:
             prompt = value["prompt"]
@@ -241,8 +246,7 @@ def _check_request(link: Link, value: Any) -> None:
     if not isinstance(value, dict):
         raise invalid(link, hook, value, "it may return {prompt}, {response}, or nothing")
     if value.get("prompt") is not None and not is_prompt(value["prompt"]):
-        allowed = "it must be a list of entries, each with a `role`: " + ", ".join(ROLES)
-        raise invalid(link, hook, value["prompt"], allowed, "prompt")
+        raise invalid(link, hook, value["prompt"], _PROMPT, "prompt")
     if value.get("response") is not None and not is_response(value["response"]):
         allowed = 'it must be `{"chunks": [...]}`, with chunks such as a model sends'
         raise invalid(link, hook, value["response"], allowed, "response")

@@ -574,6 +574,23 @@ async def test_a_wrong_request_value_is_an_error_and_counts(value):
     assert tally.report(links[0], Hook.LLM_REQUEST).errors == 1
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [5, {}, {"role": "user", "content": 5}, {"role": "user", "content": [{"type": "text", "text": 5}]}],
+)
+@pytest.mark.parametrize("place", [True, False], ids=["in place", "returned"])
+async def test_a_prompt_that_no_model_takes_is_refused_by_name(entry, place):
+    def spoil(args):
+        if place:
+            args.prompt.append(entry)
+            return None
+        return {"prompt": [*args.prompt, entry]}
+
+    with pytest.raises(ProcessorError, match=r"`prompt` .*each with a `role`") as caught:
+        await kit_of("process_llm_request", spoil).llm_request()
+    assert (caught.value.code, caught.value.hook) == (INVALID, "processLLMRequest")
+
+
 async def test_a_request_gets_the_model_of_the_step():
     kit = kit_of(
         "process_llm_request", lambda args: args.state.update(model=args.model.model_id, n=args.step_number)
