@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
@@ -312,7 +312,9 @@ def of_another(link: Link, error: BaseException) -> bool:
 def _says_something(args: Any, value: Any) -> bool:
     """Whether a return value asks for a change; edits in place do not show here."""
     if isinstance(value, list):
-        return bool(value) and value != getattr(args, "messages", None)
+        with suppress(Exception):  # arrays in it do not tell whether they are equal
+            return bool(value) and value != getattr(args, "messages", None)
+        return True
     return isinstance(value, dict) and bool(value)
 
 

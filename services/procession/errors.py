@@ -48,7 +48,10 @@ class TripWire(ProcessionError):  # noqa: N818 - the contract's name
 
 
 class ProcessorError(ProcessionError):
-    """A hook failed, or returned what its contract does not allow; names processor and hook, if it was one (D-30)."""
+    """A hook failed, or returned what its contract does not allow; names processor and hook, if it was one (D-30).
+
+    Authors may raise it, too, also with what is no text.
+    """
 
     def __init__(
         self,
@@ -60,10 +63,10 @@ class ProcessorError(ProcessionError):
         name: str = "Error",
     ) -> None:
         super().__init__(message)
-        self.processor_id = processor_id
-        self.hook = hook
-        self.code = code
-        self.name = name
+        self.processor_id = text(processor_id)
+        self.hook = text(hook)
+        self.code = text(code)
+        self.name = text(name)
 
 
 class UnknownComponentError(ProcessionError):

@@ -53,6 +53,19 @@ async def test_sync_and_async_hooks_give_the_same():
         assert await calls().call(link(judged(hook), timeout=5), HOOK, None) == 7
 
 
+async def test_what_a_hook_returns_need_not_tell_whether_it_is_equal():
+    class Array:
+        __hash__ = object.__hash__
+
+        def __eq__(self, _other):
+            raise ValueError("ambiguous")
+
+    tally, returned = calls(), [Array()]
+    at = link(judged(lambda _args: returned))
+    assert await tally.call(at, HOOK, SimpleNamespace(messages=[{}], run_id="r")) is returned
+    assert tally.report(at, HOOK).changed == 1
+
+
 async def test_a_call_tells_the_processor_its_place():
     at = link(judged(lambda _args: None), place=3)
     await calls().call(at, HOOK, None)
@@ -137,6 +150,11 @@ async def test_an_error_of_ours_that_names_no_processor_gets_the_name():
         await calls().call(link(judged(raises(ProcessorError("x", code="CHUNK_NOT_SENDABLE")))), HOOK, None)
     assert (caught.value.processor_id, caught.value.hook) == ("p", "processOutputStep")
     assert caught.value.code == "CHUNK_NOT_SENDABLE"
+
+
+def test_an_error_of_ours_holds_what_travels_whoever_makes_it():
+    error = ProcessorError("x", processor_id=5, hook="\ud800", code=None)  # type: ignore[arg-type]  # by mistake
+    assert (error.processor_id, error.hook, error.code) == ("5", "?", "None")
 
 
 def test_an_exception_without_a_text_is_told_by_its_type():
