@@ -200,15 +200,23 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
         kept = {k: v for k, v in ctx.config.model_settings.items() if k in ("maxRetries", "timeout")}
         update["model_settings"] = {**kept, **update["model_settings"]}
     if update:
-        merged = {**asdict(ctx.config), **update}
+        config = _checked(link, {**asdict(ctx.config), **update})
         try:
-            config = StepConfig.checked(merged)
             retries_of(config.model_settings)
-        except ValidationError as error:
-            raise _unfit(link, in_words(wrong_fields(error).items(), "settings")) from error
         except ValueError as error:
             raise _unfit(link, f"model_settings: {error}") from error
         ctx.config = config
+
+
+def _checked(link: Link, settings: dict[str, Any]) -> StepConfig:
+    try:
+        config = StepConfig.checked(settings)
+        config.to_dict()
+    except ValidationError as error:
+        raise _unfit(link, in_words(wrong_fields(error).items(), "settings")) from error
+    except (ValueError, RecursionError) as error:
+        raise _unfit(link, "one of them contains itself, or nests too deeply") from error
+    return config
 
 
 def _unfit(link: Link, told: str) -> ProcessorError:
@@ -236,7 +244,11 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
         if value.get("prompt") is not None:
             prompt = value["prompt"]
         if value.get("response") is not None and ctx.cached is None:
-            ctx.cached = copy.deepcopy(value["response"])
+            try:
+                ctx.cached = copy.deepcopy(value["response"])
+            except RecursionError as error:
+                told = "returned a `response` that nests too deeply"
+                raise wrong(link, Hook.LLM_REQUEST, INVALID_RETURN, told) from error
     ctx.prompt = prompt
 
 

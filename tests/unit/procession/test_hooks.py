@@ -13,7 +13,7 @@ from procession.messages import text_of
 from procession.processor import Hook
 from procession.testing import ProcessorKit, environment
 from procession.testing.answers import USAGE
-from tests.unit.procession.making import FOREIGN, calls, context, link, on, processor
+from tests.unit.procession.making import FOREIGN, calls, context, delta, link, on, processor
 
 EXTERNAL = "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
 BOTH = "PROCESSOR_RETURNED_MESSAGES_AND_MESSAGE_LIST"
@@ -589,6 +589,31 @@ async def test_a_prompt_that_no_model_takes_is_refused_by_name(entry, place):
     with pytest.raises(ProcessorError, match=r"`prompt` .*each with a `role`") as caught:
         await kit_of("process_llm_request", spoil).llm_request()
     assert (caught.value.code, caught.value.hook) == (INVALID, "processLLMRequest")
+
+
+CYCLE: dict[str, Any] = {}
+CYCLE["x"] = CYCLE
+
+
+@pytest.mark.parametrize(
+    "settings", [{"provider_options": {"a": CYCLE}}, {"structured_output": {"schema": CYCLE}}], ids=str
+)
+async def test_settings_that_hold_themselves_are_refused_by_name(settings):
+    with pytest.raises(
+        ProcessorError, match="returned invalid settings: one of them contains itself"
+    ) as caught:
+        await kit_of("process_input_step", lambda _args: settings).input_step()
+    assert (caught.value.code, caught.value.processor_id) == (INVALID, "a")
+
+
+async def test_a_response_that_nests_too_deeply_is_refused_by_name():
+    deep: list[Any] = []
+    for _ in range(3000):
+        deep = [deep]
+    chunk = {**delta("x"), "metadata": deep}
+    with pytest.raises(ProcessorError, match="nests too deeply") as caught:
+        await kit_of("process_llm_request", lambda _args: {"response": {"chunks": [chunk]}}).llm_request()
+    assert (caught.value.code, caught.value.processor_id) == (INVALID, "a")
 
 
 async def test_a_request_gets_the_model_of_the_step():
