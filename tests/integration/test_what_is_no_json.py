@@ -106,6 +106,9 @@ async def test_where_a_tool_may_have_done_it_no_processor_is_named(run):
     spoiling = tool("t", lambda context: context.request_context.set("x", {1}))
     error = (await run(CALL, DONE, o=[hooked], tools=[spoiling])).result.error
     assert (error.code, error.processor_id) == ("CONTEXT_NOT_JSON", None)
+    assert error.message == (
+        "one of the tools 't' left what is not JSON: requestContext['x'] is of type set; only JSON values are allowed"
+    )
 
 
 @pytest.mark.parametrize("value", [5, None, "x"])

@@ -85,11 +85,12 @@ class Job:
             raise
 
     def context_body(self) -> bytes | None:
-        """The JSON of the context; one that is none fails the command."""
+        """The JSON of the context; one that is none fails the command, which may have failed for that already."""
         try:
             return self.to_json() if self.left is None else self.left
         except ProcessorError as error:
-            self.result.outcome, self.result.error = "failed", wire_failure(error)
+            if self.result.outcome != "failed":
+                self.result.outcome, self.result.error = "failed", wire_failure(error)
             return None
 
     @property

@@ -14,7 +14,7 @@ from procession.authors import found_in, is_ours, raised
 from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
-from procession.json_values import error_text
+from procession.json_values import NotJsonError, encoded, error_text
 from procession.parts import InvalidMessageError
 from procession.registry import Registry
 from procession.tools import ToolContext, ToolSuspended
@@ -65,7 +65,7 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
     Raises:
         Suspended: A call waits for a person; outcomes so far are in the context (R-AP-2).
         TripWire: An output processor aborted over a chunk that a tool wrote, or a tool raised it.
-        ProcessorError: One failed over it; or a tool left a message that cannot be read.
+        ProcessorError: One failed over it; or a tool left what nobody can read.
         Cancelled: The run was cancelled, and a call did not end.
     """
     execution = executions.join(_round_key(op, job), lambda: Execution(_Round(op, job).run))
@@ -86,13 +86,17 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
 
 
 def _left_readable(job: Job, names: list[str]) -> None:
-    """Refuses what tools have made of messages in place, where nobody could read them any more."""
+    """Refuses what tools have made of messages and request context, where nobody could read that any more."""
+    who = "one of the tools " + ", ".join(repr(name) for name in dict.fromkeys(names))
     try:
         job.ctx.messages.check()
+        encoded(job.ctx.request_context, "requestContext")
     except InvalidMessageError as error:
-        who = ", ".join(repr(name) for name in dict.fromkeys(names))
-        told = f"one of the tools {who} left a message that cannot be read: {error}"
+        told = f"{who} left a message that cannot be read: {error}"
         raise ProcessorError(told, code=error.code, name=type(error).__name__) from error
+    except NotJsonError as error:
+        told = f"{who} left what is not JSON: {error}"
+        raise ProcessorError(told, code="CONTEXT_NOT_JSON", name=type(error).__name__) from error
 
 
 def cancel_tools(tenant: str, run: str) -> None:
