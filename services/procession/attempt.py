@@ -37,7 +37,7 @@ class Attempt:
             self.started = True
             if own:
                 own.append({"type": STEP_START})
-        old = message["content"].get("metadata", {})
+        old = message["content"].get("metadata") or {}
         for key in metadata:
             self.metadata.setdefault(key, [old[key]] if key in old else [])
         write(message, parts, metadata)
@@ -79,7 +79,9 @@ class Attempt:
                 part["toolInvocation"] = self.calls[call["toolCallId"]]
         if self.metadata:
             kept = {
-                key: value for key, value in content.get("metadata", {}).items() if key not in self.metadata
+                key: value
+                for key, value in (content.get("metadata") or {}).items()
+                if key not in self.metadata
             }
             kept |= {key: old[0] for key, old in self.metadata.items() if old}
             content["metadata"] = kept
@@ -108,7 +110,7 @@ def write(message: Message, parts: Sequence[Part], metadata: Mapping[str, Any]) 
     content = message["content"]
     content["parts"].extend(copy_json(list(parts)))
     if metadata:
-        content["metadata"] = {**content.get("metadata", {}), **copy_json(dict(metadata))}
+        content["metadata"] = {**(content.get("metadata") or {}), **copy_json(dict(metadata))}
     if any(part["type"] == "text" for part in parts):
         content.setdefault("content", "")
 

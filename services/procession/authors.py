@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from procession.errors import BrokenComponentError, ProcessionError
+from procession.json_values import text
 
 __all__ = ["by_author", "found_in", "is_cancelled", "is_ctrl_c", "is_ours", "place", "raised", "said"]
 
@@ -67,7 +68,7 @@ def found_in(error: BaseException, kind: type[_E]) -> _E | None:
 
 def said(error: BaseException) -> str:
     """The error in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    return f"{type(error).__name__}: {' '.join(text(error).split())}".removesuffix(": ")
 
 
 def raised(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
@@ -14,7 +14,7 @@ from procession.authors import found_in, is_ours, place
 from procession.awaiting import awaited
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
-from procession.json_values import error_text, given, plain, text
+from procession.json_values import error_text, given, is_true, leaf_fault, plain, text
 from procession.processor import METHODS, Hook, Processor
 from procession.services import (
     NO_ENVIRONMENT,
@@ -156,6 +156,13 @@ class Calls:
         self.report(link, hook).errors += 1
         self.environment.log(f"{link.id}: {hook.value} of run {run} failed with {code}")
 
+    def blame(self, error: ProcessorError) -> None:
+        """Names in an error about what hooks have left the processor, and its hook, if only one has run here."""
+        ran = [place for place in self.reports if error.processor_id in ("", place[0])]
+        if len({processor for processor, _ in ran}) == 1:
+            error.processor_id = ran[0][0]
+            error.hook = error.hook or (ran[0][1] if len(ran) == 1 else "")
+
     async def violated(self, link: Link, hook: Hook, tripwire: TripWire) -> None:
         """Completes the tripwire, counts it, tells `on_violation`, and stores the violation (R-VI, D-17).
 
@@ -165,8 +172,7 @@ class Calls:
             return
         tripwire.told = True
         self.report(link, hook).aborts += 1
-        tripwire.processor_id = link.id
-        tripwire.reason = tripwire.reason or f"Tripwire triggered by {link.id}"
+        tripwire.complete(link.id)
         violation = Violation(link.id, tripwire.reason, tripwire.metadata)
         await self.tell(link, hook, violation, retry=tripwire.retry)
 
@@ -221,11 +227,19 @@ class LinkServices:
         return answer
 
     def count_model(self, *, calls: int = 0, tokens: int = 0, cost: float = 0) -> None:
-        """Counts model calls that were made for this processor elsewhere, in the report of this hook."""
+        """Counts model calls that were made for this processor elsewhere, in the report of this hook.
+
+        Raises:
+            TypeError: One of them is no such number, with which nobody could read the run any more.
+        """
+        for name, count in {"calls": calls, "tokens": tokens, "cost": cost}.items():
+            kinds, needed = ((int, float), "a number") if name == "cost" else (int, "an integer")
+            if not isinstance(count, kinds) or leaf_fault(float(count) if name == "cost" else count):
+                raise TypeError(f"count_model: `{name}` is {text(repr(count)):.80}; give {needed}")
         report = self._calls.report(self._link, self._hook)
         report.model_calls += calls
         report.model_tokens += tokens
-        report.model_cost += cost
+        report.model_cost += float(cost)
 
     async def generate_object(self, request: ModelRequest) -> Any:
         """Asks for JSON that fits `request.schema`; raises ModelCallError when it does not (R-COM-20)."""
@@ -298,13 +312,17 @@ def of_another(link: Link, error: BaseException) -> bool:
 def _says_something(args: Any, value: Any) -> bool:
     """Whether a return value asks for a change; edits in place do not show here."""
     if isinstance(value, list):
-        return bool(value) and value != getattr(args, "messages", None)
+        with suppress(Exception):  # arrays in it do not tell whether they are equal
+            return bool(value) and value != getattr(args, "messages", None)
+        return True
     return isinstance(value, dict) and bool(value)
 
 
 def failure(link: Link, hook: Hook, error: BaseException) -> ProcessorError:
-    """Wraps what a hook raised; an error that already names a processor stays as it is."""
+    """Wraps what a hook raised; an error that already names a processor stays as it is, one that names none gets it."""
     if isinstance(error, ProcessorError):
+        if not error.processor_id:
+            error.processor_id, error.hook = link.id, hook.value
         return error
     if isinstance(error, HookTimeoutError):
         return ProcessorError(
@@ -315,7 +333,8 @@ def failure(link: Link, hook: Hook, error: BaseException) -> ProcessorError:
 
 def abort(reason: str = "", *, retry: bool = False, metadata: Any = None) -> NoReturn:
     """The `abort` that hooks get; the runtime fills in the processor's id."""
-    raise TripWire(reason or "", retry=bool(retry), metadata=metadata)
+    told = reason if is_true(reason, unknown=True) else ""
+    raise TripWire(told, retry=is_true(retry, unknown=False), metadata=metadata)
 
 
 def check_custom(chunk: Mapping[str, Any]) -> Chunk:

@@ -135,14 +135,14 @@ class RunContext:
             ProcessorError: Something in it is no JSON: a state, whose processor is named, or something else; or it is
                 too long.
         """
-        data = self.to_dict()
         try:
+            data = self.to_dict()
             if self.steps_shown:
                 body = encoded(data, "run")
             else:
                 steps = orjson.dumps(data.pop("steps"))
                 body = encoded(data, "run")[:-1] + b',"steps":' + steps + b"}"
-        except TypeError as error:
+        except (TypeError, ValueError, RecursionError) as error:  # settings may contain themselves
             self.check_states(hook)
             text = f"the request context, messages and prompt of a run must be JSON: {error}"
             raise _not_json("CONTEXT_NOT_JSON", text, "", hook) from error

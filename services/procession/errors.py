@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from procession.json_values import plain, text
+from procession.json_values import is_true, plain, text
 
 
 class ProcessionError(Exception):
@@ -14,8 +14,14 @@ class TripWire(ProcessionError):  # noqa: N818 - the contract's name
 
     `abort(...)` raises it; raising it directly has the same effect. It is a decision, never an error: a reason that is
     no text, and metadata that are no JSON, become what comes nearest. `told` is the runtime's: whether `on_violation`
-    has heard of it.
+    has heard of it. A class derived from it may have an `__init__` of its own, and set what it likes.
     """
+
+    reason: str = ""
+    retry: bool = False
+    metadata: Any = None
+    processor_id: str = ""
+    told: bool = False
 
     def __init__(
         self,
@@ -33,9 +39,19 @@ class TripWire(ProcessionError):  # noqa: N818 - the contract's name
         self.processor_id = processor_id
         self.told = told
 
+    def complete(self, processor_id: str) -> None:
+        """Says who has raised it, and makes of its fields what can be told."""
+        self.processor_id = text(processor_id)
+        self.reason = text(self.reason) or f"Tripwire triggered by {self.processor_id}"
+        self.retry = is_true(self.retry, unknown=False)
+        self.metadata = plain(self.metadata)
+
 
 class ProcessorError(ProcessionError):
-    """A hook failed, or returned what its contract does not allow; names processor and hook, if it was one (D-30)."""
+    """A hook failed, or returned what its contract does not allow; names processor and hook, if it was one (D-30).
+
+    Authors may raise it, too, also with what is no text.
+    """
 
     def __init__(
         self,
@@ -47,10 +63,10 @@ class ProcessorError(ProcessionError):
         name: str = "Error",
     ) -> None:
         super().__init__(message)
-        self.processor_id = processor_id
-        self.hook = hook
-        self.code = code
-        self.name = name
+        self.processor_id = text(processor_id)
+        self.hook = text(hook)
+        self.code = text(code)
+        self.name = text(name)
 
 
 class UnknownComponentError(ProcessionError):

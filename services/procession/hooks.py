@@ -48,6 +48,8 @@ _OVERRIDES = (
 )
 _WITH_CURRENT_STEP = (Hook.LLM_RESPONSE, Hook.OUTPUT_STEP)
 """Hooks whose `steps` end with the step in hand (R-SR-2)."""
+_ENTRY = f"a `role` ({', '.join(ROLES)}) and `content`, which is a text or a list of parts"
+_PROMPT = f"it must be a list of entries, each with {_ENTRY}"
 _EMPTY: dict[str, Any] = {"tools": {}, "provider_options": {}, "model_settings": {}, "tool_choice": "auto"}
 
 
@@ -198,15 +200,23 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
         kept = {k: v for k, v in ctx.config.model_settings.items() if k in ("maxRetries", "timeout")}
         update["model_settings"] = {**kept, **update["model_settings"]}
     if update:
-        merged = {**asdict(ctx.config), **update}
+        config = _checked(link, {**asdict(ctx.config), **update})
         try:
-            config = StepConfig.checked(merged)
             retries_of(config.model_settings)
-        except ValidationError as error:
-            raise _unfit(link, in_words(wrong_fields(error).items(), "settings")) from error
         except ValueError as error:
             raise _unfit(link, f"model_settings: {error}") from error
         ctx.config = config
+
+
+def _checked(link: Link, settings: dict[str, Any]) -> StepConfig:
+    try:
+        config = StepConfig.checked(settings)
+        config.to_dict()
+    except ValidationError as error:
+        raise _unfit(link, in_words(wrong_fields(error).items(), "settings")) from error
+    except (ValueError, RecursionError) as error:
+        raise _unfit(link, "one of them contains itself, or nests too deeply") from error
+    return config
 
 
 def _unfit(link: Link, told: str) -> ProcessorError:
@@ -224,14 +234,21 @@ async def run_llm_request(ctx: RunContext, links: list[Link], calls: Calls, writ
             **_settings(ctx.config),
         )
         value = await _called(ctx, link, calls, Hook.LLM_REQUEST, args)
-        if value is None:
-            continue
         with calls.taking(ctx, link, Hook.LLM_REQUEST):
+            if not is_prompt(prompt):
+                told = f"left a `prompt` that cannot be sent; {_PROMPT}"
+                raise wrong(link, Hook.LLM_REQUEST, INVALID_RETURN, told)
+            if value is None:
+                continue
             _check_request(link, value)
         if value.get("prompt") is not None:
             prompt = value["prompt"]
         if value.get("response") is not None and ctx.cached is None:
-            ctx.cached = copy.deepcopy(value["response"])
+            try:
+                ctx.cached = copy.deepcopy(value["response"])
+            except RecursionError as error:
+                told = "returned a `response` that nests too deeply"
+                raise wrong(link, Hook.LLM_REQUEST, INVALID_RETURN, told) from error
     ctx.prompt = prompt
 
 
@@ -241,8 +258,7 @@ def _check_request(link: Link, value: Any) -> None:
     if not isinstance(value, dict):
         raise invalid(link, hook, value, "it may return {prompt}, {response}, or nothing")
     if value.get("prompt") is not None and not is_prompt(value["prompt"]):
-        allowed = "it must be a list of entries, each with a `role`: " + ", ".join(ROLES)
-        raise invalid(link, hook, value["prompt"], allowed, "prompt")
+        raise invalid(link, hook, value["prompt"], _PROMPT, "prompt")
     if value.get("response") is not None and not is_response(value["response"]):
         allowed = 'it must be `{"chunks": [...]}`, with chunks such as a model sends'
         raise invalid(link, hook, value["response"], allowed, "response")
@@ -257,9 +273,9 @@ async def run_llm_response(ctx: RunContext, links: list[Link], calls: Calls, wri
             chunks=copy.deepcopy(response.get("chunks", [])),
             model=model_info(ctx.config.model),
             from_cache=bool(response.get("fromCache")),
-            warnings=response.get("warnings", []),
-            request=response.get("request", {}),
-            raw_response=response.get("rawResponse", response.get("metadata", {})),
+            warnings=copy.deepcopy(response.get("warnings", [])),
+            request=copy.deepcopy(response.get("request", {})),
+            raw_response=copy.deepcopy(response.get("rawResponse", response.get("metadata", {}))),
         )
         await calls.call(link, Hook.LLM_RESPONSE, args)
 
@@ -308,7 +324,7 @@ async def run_output_step(ctx: RunContext, links: list[Link], calls: Calls, writ
             tool_calls=copy.deepcopy(tool_calls) or None,
             text=response.get("text", ""),
             usage=dict(response.get("usage", {})),
-            provider_metadata=response.get("metadata", {}).get("providerMetadata", {}),
+            provider_metadata=copy.deepcopy(response.get("metadata", {}).get("providerMetadata", {})),
         )
         value = await _called(ctx, link, calls, hook, args)
         if isinstance(value, list) and not value:

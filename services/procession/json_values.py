@@ -85,8 +85,16 @@ def text(value: Any) -> str:
     """The text of anything, without the half characters (lone surrogates) that no message holds."""
     try:
         return str(value).encode(errors="replace").decode()
-    except Exception:  # noqa: BLE001 - an author's `__str__` may raise anything
+    except BaseException:  # noqa: BLE001 - an author's `__str__` may raise anything, also `sys.exit`
         return ""
+
+
+def is_true(value: object, *, unknown: bool) -> bool:
+    """The truth of anything; `unknown` where it does not tell, as an array does not."""
+    try:
+        return bool(value)
+    except Exception:  # noqa: BLE001 - an author's `__bool__` may raise anything
+        return unknown
 
 
 def error_text(error: BaseException) -> str:
@@ -110,7 +118,7 @@ def _problem(value: Any, where: str, depth: int = _DEPTH) -> tuple[str, str]:
 def _fault(value: Any, depth: int, path: list[str | int]) -> str:
     """What is wrong first; the path gets where, its end first: to name the places of all that is right takes long."""
     items: Iterable[tuple[Any, Any]]
-    if isinstance(value, list | tuple):
+    if isinstance(value, list) or type(value) is tuple:
         items = enumerate(value)
     elif isinstance(value, dict):
         for key in value:
@@ -136,6 +144,6 @@ def leaf_fault(value: Any) -> str:
         return " contains half a character (a lone surrogate)" if text(value) != value else ""
     if isinstance(value, int):
         return "" if -(2**63) <= value < 2**64 else " is an integer of more than 64 bits"
-    if isinstance(value, float):
+    if type(value) is float:
         return "" if isfinite(value) else f" is {value}, which is not valid JSON"
     return f" is of type {type(value).__name__}; only JSON values are allowed"

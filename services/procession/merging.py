@@ -22,7 +22,7 @@ def may_merge(last: Message, message: Message) -> bool:
         last["role"] == message["role"] == "assistant"
         and last.get("threadId") == message.get("threadId")
         and last["createdAt"] <= message["createdAt"]
-        and not _closed(content.get("metadata", {}))
+        and not _closed(content.get("metadata") or {})
         and not (content["parts"] and all(part["type"].startswith("data-") for part in content["parts"]))
     )
 
@@ -41,7 +41,7 @@ def merge(last: Message, message: Message) -> None:
     for part in more["parts"]:
         _take_part(parts, part, more["parts"])
     if more.get("metadata"):
-        content["metadata"] = {**content.get("metadata", {}), **more["metadata"]}
+        content["metadata"] = {**(content.get("metadata") or {}), **more["metadata"]}
     if "content" in more:
         content["content"] = more["content"]
 

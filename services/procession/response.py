@@ -22,6 +22,18 @@ def local_calls(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [call for call in calls if not call.get("providerExecuted")]
 
 
+def _call(payload: dict[str, Any]) -> dict[str, Any]:
+    """What counts of a tool call.
+
+    Raises:
+        TypeError: A stream hook has made in place of its id or name what is no text.
+    """
+    call = {k: payload[k] for k in _CALL_FIELDS if k in payload}
+    if not (isinstance(call["toolCallId"], str) and isinstance(call["toolName"], str)):
+        raise TypeError("the id or the name of a tool call is no text")
+    return call
+
+
 class ResponseCollector:
     """Builds the parts of the assistant message and the facts of one response."""
 
@@ -64,7 +76,7 @@ class ResponseCollector:
         payload = chunk.get("payload") or {}
         if payload.get("toolCallId") not in self._used:
             return False
-        call = {k: payload[k] for k in _CALL_FIELDS if k in payload}
+        call = _call(payload)
         self.tool_calls.append({**call, "repeated": True})
         return True
 
@@ -134,7 +146,7 @@ class ResponseCollector:
             self._pieces[id(part)].append(payload.get("text") or "")
 
     def _tool_call(self, payload: dict[str, Any]) -> None:
-        call = {k: payload[k] for k in _CALL_FIELDS if k in payload}
+        call = _call(payload)
         if any(known["toolCallId"] == call["toolCallId"] for known in self.tool_calls):
             return
         self.tool_calls.append(call)

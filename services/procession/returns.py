@@ -149,5 +149,18 @@ def _tells(chunk: dict[str, Any]) -> bool:
 
 
 def is_prompt(value: Any) -> bool:
-    """Whether a value can be sent to a model: a list of entries, each with one of the `ROLES`."""
-    return isinstance(value, list) and all(isinstance(e, dict) and e.get("role") in ROLES for e in value)
+    """Whether a value can be sent to a model: a list of entries, each with one of the `ROLES`, and content."""
+    return isinstance(value, list) and all(map(_is_entry, value))
+
+
+def _is_entry(value: Any) -> bool:
+    if not isinstance(value, dict) or value.get("role") not in ROLES:
+        return False
+    content = value.get("content")
+    if not isinstance(content, list | tuple):
+        return isinstance(content, str | None)
+    return all(
+        isinstance(part.get("text", ""), str)
+        for part in content
+        if isinstance(part, dict) and part.get("type") == "text"
+    )

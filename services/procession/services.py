@@ -138,6 +138,9 @@ class Services(Protocol):
             calls: How many.
             tokens: What they used.
             cost: US dollars.
+
+        Raises:
+            TypeError: `calls` or `tokens` is no integer, or `cost` is no number.
         """
 
     async def usage(self, scope: Scope, key: str, window_seconds: float | None) -> UsageSum:

@@ -24,6 +24,8 @@ from procession_schemas.chunks import CORE_TYPES, HIDDEN_TYPES, RUNTIME_TYPES, C
 
 UNDELIVERED = HIDDEN_TYPES | {"finish"}
 """Chunks of an answer that are not the client's."""
+_AS_TEXT = CORE_TYPES - {"tool-call", "tool-result"}
+"""Chunks in which a date becomes a text: to look for one in each delta takes long."""
 _HOOK = Hook.OUTPUT_STREAM
 
 
@@ -221,7 +223,7 @@ class StreamChain:
                 raise self._refused(k, f"returned {chunk_fault(each)}")
             if each["type"] in RUNTIME_TYPES:
                 self._check_received(k, chunk, kind, each["type"])
-            elif told := (_unsendable if each["type"] in CORE_TYPES else _not_json)(each):
+            elif told := (_unsendable if each["type"] in _AS_TEXT else _not_json)(each):
                 raise self._refused(k, f"returned {told}")
         return made
 

@@ -116,6 +116,18 @@ async def test_what_is_no_json_in_a_stream_hook_ends_the_run_with_its_name(run, 
     assert (error.code, (error.processor_id, error.hook)) == (code, place)
 
 
+async def test_a_hook_that_cancels_its_own_task_ends_the_run_with_its_name(run):
+    async def cancel(args):
+        task = asyncio.current_task()
+        assert task
+        task.cancel()
+        await asyncio.sleep(0)
+        return args.part
+
+    error = (await run(at_text(cancel))).error
+    assert (error.code, error.processor_id, error.hook) == ("PROCESSOR_FAILED", "p", HOOK)
+
+
 @pytest.mark.parametrize("what", [number, failure])
 async def test_what_a_stream_hook_returns_wrongly_counts_in_the_result_as_what_it_raises(run, what):
     [tally] = (await run(at_text(what))).processors

@@ -98,6 +98,34 @@ async def test_a_request_context_that_is_no_json_is_told_at_once(run, value):
     result, calls = await with_hook(run, "process_input", lambda args: args.request_context.set("x", value))
     assert (result.status, result.error.code, calls) == ("failed", "CONTEXT_NOT_JSON", 1)
     assert "run['requestContext']['x']" in result.error.message
+    assert (result.error.processor_id, result.error.hook) == ("p", "processInput")
+
+
+async def test_where_a_tool_may_have_done_it_no_processor_is_named(run):
+    hooked = processor("p", process_tool_result=lambda _: None)
+    spoiling = tool("t", lambda context: context.request_context.set("x", {1}))
+    error = (await run(CALL, DONE, o=[hooked], tools=[spoiling])).result.error
+    assert (error.code, error.processor_id) == ("CONTEXT_NOT_JSON", None)
+    assert error.message == (
+        "one of the tools 't' left what is not JSON: requestContext['x'] is of type set; only JSON values are allowed"
+    )
+
+
+@pytest.mark.parametrize("value", [5, None, "x"])
+async def test_a_message_that_a_tool_has_made_unreadable_is_told_with_its_name(run, value):
+    spoiling = tool("t", lambda context: context.messages[0]["content"].update(parts=value))
+    error = (await run(CALL, DONE, tools=[spoiling])).result.error
+    assert error.code == "INVALID_MESSAGE_CONTENT"
+    assert error.message.startswith("one of the tools 't' left a message that cannot be read: messages.0.")
+
+
+async def test_nor_where_another_one_may_have(run):
+    refs = [
+        processor("p", process_input=lambda args: args.request_context.set("x", {1})),
+        processor("q", process_input=lambda _: None),
+    ]
+    error = (await run(SAID, i=refs)).result.error
+    assert (error.code, error.processor_id) == ("CONTEXT_NOT_JSON", None)
 
 
 @pytest.mark.parametrize("hook", ["process_output_step", "process_output_result"])
@@ -122,6 +150,7 @@ async def test_metadata_of_messages_that_are_no_json_are_told_at_once(run, hook)
 
     result, calls = await with_hook(run, hook, edit)
     assert (result.status, result.error.code, calls) == ("failed", "CONTEXT_NOT_JSON", 1)
+    assert result.error.processor_id == "p"
 
 
 @pytest.mark.parametrize("hook", ["process_input", "process_output_step", "process_output_result"])

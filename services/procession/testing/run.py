@@ -188,7 +188,13 @@ class KitRun:
         ctx = self.context
         for link in self.array:
             ctx.state(link.id)
-        data = orjson.loads(ctx.to_json(hook.value))
+        try:
+            body = ctx.to_json(hook.value)
+        except ProcessorError as error:
+            if error.code == "CONTEXT_NOT_JSON" and len(links := self.links(hook)) == 1:
+                error.processor_id = links[0].id
+            raise
+        data = orjson.loads(body)
         self.context = RunContext.from_dict(data, new_id=self._new_id, now=_now)
 
     async def _violated(self, violation: Violation, _hook: Hook, _retry: bool) -> None:  # noqa: FBT001 - a callback's shape

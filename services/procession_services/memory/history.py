@@ -112,7 +112,7 @@ class MessageHistory(Processor[MessageHistoryOptions]):
             return
         if self.options.mark_partial and args.result.finish_reason == "aborted" and response:
             content = response[-1]["content"]
-            content["metadata"] = {**content.get("metadata", {}), "partial": True}
+            content["metadata"] = {**(content.get("metadata") or {}), "partial": True}
         await self._save(here, [*args.message_list.get.input.db(), *response])
 
     async def _save(self, here: Conversation, messages: list[Message]) -> None:

@@ -106,7 +106,5 @@ def unsendable(session: Session, error: TypeError) -> ProcessorError:
         session.ctx.to_json()
     except ProcessorError as found:
         failure = found
-    ran = [place for place in session.calls.reports if failure.processor_id in ("", place[0])]
-    if len(ran) == 1:
-        failure.processor_id, failure.hook = ran[0]
+    session.calls.blame(failure)
     return failure

@@ -70,6 +70,8 @@ class Session:
     """What we went on with when the stream had ended well."""
     timed: bool = False
     task: "asyncio.Task[None] | None" = None
+    left: bool = False
+    """We have cancelled its task: it goes on elsewhere, or not at all."""
 
     @property
     def waits(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from procession.authors import is_ours
+from procession.authors import is_cancelled, is_ours
 from procession.errors import ProcessorError, TripWire
 from procession.json_values import encoded
 from procession.services import KeyValueStore
@@ -205,7 +205,9 @@ class SessionServer:
             await work
         except BaseException as error:  # whatever it is, the sender must not wait for ever
             raise_unanswered(error)
-            if is_ours(error) or isinstance(error, AWAY):
+            if not session.left and is_cancelled(error):
+                error = _cancelled_by_itself(session)
+            elif is_ours(error) or isinstance(error, AWAY):
                 raise
             error = session.chain.spoiled(error) or error
             if not isinstance(error, TripWire | ProcessorError):
@@ -227,6 +229,7 @@ class SessionServer:
             self._end(session)
 
     def _end(self, session: Session) -> None:
+        session.left = True
         if session.task is not None:
             session.task.cancel()
 
@@ -371,6 +374,16 @@ def _last(session: Session) -> bool:
     job = session.job
     judged = not any(isinstance(op, UnlessToolsOp) for op in session.command.ops)
     return job is not None and not judged and not job.result.stopped and job.result.outcome == "ok"
+
+
+def _cancelled_by_itself(session: Session) -> ProcessorError:
+    """The error for a stream of which a hook has cancelled the task; it may be told by that task."""
+    task = asyncio.current_task()
+    while task is not None and task.uncancel():
+        pass
+    error = ProcessorError("a hook cancelled its own task")
+    session.calls.blame(error)
+    return error
 
 
 def _report(task: "asyncio.Task[None]") -> None:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from procession.args import AbortSignal
 from procession.calls import Calls, TurnWriter
@@ -19,6 +19,10 @@ from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.outbox import Outbox
 from procession_services.processor_host.wire import wire_failure
 from procession_services.runtime.clock import now_iso
+
+_LEFT_BY_HOOKS: Final = frozenset({"CONTEXT_NOT_JSON", "STATE_NOT_JSON"})
+_AUTHORS_TOO: Final = frozenset({"arrays", "stop", "tools"})
+"""Operations in which code of authors runs that is no hook, and gets what hooks get."""
 
 
 class ChunkSink(Protocol):
@@ -67,12 +71,26 @@ class Job:
         at = next(k for k, other in enumerate(self.command.ops) if other is op)
         return self.command.ops[at:]
 
-    def context_body(self) -> bytes | None:
-        """The JSON of the context; one that is none fails the command."""
+    def to_json(self) -> bytes:
+        """The JSON of the context.
+
+        Raises:
+            ProcessorError: It is none, or too long; names who has done it, if only one processor can have.
+        """
         try:
-            return self.ctx.to_json() if self.left is None else self.left
+            return self.ctx.to_json()
         except ProcessorError as error:
-            self.result.outcome, self.result.error = "failed", wire_failure(error)
+            if error.code in _LEFT_BY_HOOKS and not any(op.op in _AUTHORS_TOO for op in self.command.ops):
+                self.calls.blame(error)
+            raise
+
+    def context_body(self) -> bytes | None:
+        """The JSON of the context; one that is none fails the command, which may have failed for that already."""
+        try:
+            return self.to_json() if self.left is None else self.left
+        except ProcessorError as error:
+            if self.result.outcome != "failed":
+                self.result.outcome, self.result.error = "failed", wire_failure(error)
             return None
 
     @property

@@ -324,7 +324,7 @@ async def result(op: work.ResultOp, job: Job) -> None:
     if is_unjudged(op):
         job.ctx.messages.rollback_response()
     if job.calls.reports:  # else it is as it has travelled
-        job.ctx.to_json()
+        job.to_json()
     final = compile_result(op, job.ctx)
     job.result.result = final
     if op.finish:

@@ -172,7 +172,7 @@ class LanguageDetector(Detector[LanguageDetectorOptions]):
         }
         copy = clone(message)
         content = cast("dict[str, Any]", copy["content"])
-        content["metadata"] = {**content.get("metadata", {}), "language_detection": noted}
+        content["metadata"] = {**(content.get("metadata") or {}), "language_detection": noted}
         return copy
 
 

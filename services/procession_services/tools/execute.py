@@ -13,8 +13,9 @@ from procession.args import AbortSignal
 from procession.authors import found_in, is_ours, raised
 from procession.calls import Calls
 from procession.context import RunContext
-from procession.errors import TripWire
-from procession.json_values import error_text
+from procession.errors import ProcessorError, TripWire
+from procession.json_values import NotJsonError, encoded, error_text
+from procession.parts import InvalidMessageError
 from procession.registry import Registry
 from procession.tools import ToolContext, ToolSuspended
 from procession_schemas.agent import ProcessorRef
@@ -64,7 +65,7 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
     Raises:
         Suspended: A call waits for a person; outcomes so far are in the context (R-AP-2).
         TripWire: An output processor aborted over a chunk that a tool wrote, or a tool raised it.
-        ProcessorError: One failed over it.
+        ProcessorError: One failed over it; or a tool left what nobody can read.
         Cancelled: The run was cancelled, and a call did not end.
     """
     execution = executions.join(_round_key(op, job), lambda: Execution(_Round(op, job).run))
@@ -77,10 +78,25 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
     if job.ctx.request_context is not ended.request_context:  # a delivery that joined
         job.ctx.request_context.clear()
         job.ctx.request_context.update(copy.deepcopy(ended.request_context))
+    _left_readable(job, [outcome["toolName"] for outcome in ended.outcomes])
     job.result.facts = job.result.facts or StepFacts()
     job.result.facts.outcomes = len(ended.outcomes)
     if ended.waiting and not job.abort_signal.aborted:
         raise Suspended(copy.deepcopy(ended.waiting))
+
+
+def _left_readable(job: Job, names: list[str]) -> None:
+    """Refuses what tools have made of messages and request context, where nobody could read that any more."""
+    who = "one of the tools " + ", ".join(repr(name) for name in dict.fromkeys(names))
+    try:
+        job.ctx.messages.check()
+        encoded(job.ctx.request_context, "requestContext")
+    except InvalidMessageError as error:
+        told = f"{who} left a message that cannot be read: {error}"
+        raise ProcessorError(told, code=error.code, name=type(error).__name__) from error
+    except NotJsonError as error:
+        told = f"{who} left what is not JSON: {error}"
+        raise ProcessorError(told, code="CONTEXT_NOT_JSON", name=type(error).__name__) from error
 
 
 def cancel_tools(tenant: str, run: str) -> None:
@@ -136,7 +152,7 @@ class _Round:
             try:
                 return await self._approved(call, execution)
             except TripWire as tripwire:
-                tripwire.processor_id = tripwire.processor_id or call.tool
+                tripwire.complete(tripwire.processor_id or call.tool)
                 execution.signal.abort()
                 raise
 

@@ -140,7 +140,7 @@ class Execution:
         if not task.cancelled() and task.exception() is None:
             ended = task.result()
             self.size += len(orjson.dumps(ended.outcomes))
-            with suppress(Exception):  # tools may set what has no JSON, nor a text
+            with suppress(BaseException):  # tools may set what has no JSON, nor a text
                 self.size += len(repr(ended.request_context))
 
 

@@ -39,6 +39,15 @@ def begun(accepted: Any = (S0, C0), output: Any = (BAD,)) -> tuple[Attempt, Any]
     return attempt, made
 
 
+def test_a_message_whose_metadata_somebody_has_set_to_none_takes_output() -> None:
+    """In place; what comes in has no such field then."""
+    attempt, made = Attempt(), message(S0)
+    made["content"]["metadata"] = None
+    attempt.write(made, [BAD], {"modelId": "m"})
+    assert made["content"]["metadata"] == {"modelId": "m"}
+    assert left(attempt, made) == [S0]
+
+
 def copied(value: Any) -> Any:
     return json.loads(json.dumps(value))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from procession.args import Violation
-from procession.calls import Calls, NullWriter, TurnWriter, check_custom, failure, within
+from procession.calls import Calls, NullWriter, TurnWriter, abort, check_custom, failure, within
 from procession.errors import ProcessorError, TripWire
 from procession.processor import Hook
 from procession.testing import environment
@@ -53,6 +53,19 @@ async def test_sync_and_async_hooks_give_the_same():
         assert await calls().call(link(judged(hook), timeout=5), HOOK, None) == 7
 
 
+async def test_what_a_hook_returns_need_not_tell_whether_it_is_equal():
+    class Array:
+        __hash__ = object.__hash__
+
+        def __eq__(self, _other):
+            raise ValueError("ambiguous")
+
+    tally, returned = calls(), [Array()]
+    at = link(judged(lambda _args: returned))
+    assert await tally.call(at, HOOK, SimpleNamespace(messages=[{}], run_id="r")) is returned
+    assert tally.report(at, HOOK).changed == 1
+
+
 async def test_a_call_tells_the_processor_its_place():
     at = link(judged(lambda _args: None), place=3)
     await calls().call(at, HOOK, None)
@@ -74,6 +87,37 @@ async def test_an_abort_in_a_task_group_is_one():
         await calls().call(link(kind, on_error="skip"), HOOK, None)
     assert (raised.value.processor_id, raised.value.metadata) == (kind.id, {"x": 1})
     assert told == ["no"]
+
+
+class Untold:
+    """As an array, whose truth is ambiguous."""
+
+    def __bool__(self):
+        raise ValueError("ambiguous")
+
+    def __str__(self):
+        return "why"
+
+
+class Own(TripWire):
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+
+
+@pytest.mark.parametrize(
+    ("hook", "reason", "metadata"),
+    [
+        (lambda _args: abort(Untold()), "why", None),  # type: ignore[arg-type]  # R-AB-10
+        (lambda _args: abort("why", retry=Untold()), "why", None),  # type: ignore[arg-type]
+        (raises(Own()), "Tripwire triggered by p", None),
+        (raises(Own(reason=5, retry=Untold(), metadata={"x": {1}})), "5", {"x": [1]}),
+    ],
+)
+async def test_an_abort_stays_one_whatever_its_author_makes_of_it(hook, reason, metadata):
+    with pytest.raises(TripWire) as caught:
+        await calls().call(link(judged(hook), on_error="skip"), HOOK, None)
+    told = caught.value
+    assert (told.reason, told.retry, told.metadata, told.processor_id) == (reason, False, metadata, "p")
 
 
 async def test_what_fails_in_a_task_group_is_told():
@@ -98,6 +142,19 @@ async def test_an_exception_names_processor_and_hook_and_keeps_its_cause():
     assert (caught.value.processor_id, caught.value.hook) == ("p", "processOutputStep")
     assert (caught.value.name, caught.value.code) == ("KeyError", "PROCESSOR_FAILED")
     assert caught.value.__cause__ is error
+
+
+async def test_an_error_of_ours_that_names_no_processor_gets_the_name():
+    """As where an author raises it, or a chunk that was written is too long."""
+    with pytest.raises(ProcessorError, match="x") as caught:
+        await calls().call(link(judged(raises(ProcessorError("x", code="CHUNK_NOT_SENDABLE")))), HOOK, None)
+    assert (caught.value.processor_id, caught.value.hook) == ("p", "processOutputStep")
+    assert caught.value.code == "CHUNK_NOT_SENDABLE"
+
+
+def test_an_error_of_ours_holds_what_travels_whoever_makes_it():
+    error = ProcessorError("x", processor_id=5, hook="\ud800", code=None)  # type: ignore[arg-type]  # by mistake
+    assert (error.processor_id, error.hook, error.code) == ("5", "?", "None")
 
 
 def test_an_exception_without_a_text_is_told_by_its_type():

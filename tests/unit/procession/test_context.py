@@ -101,6 +101,14 @@ def test_steps_that_hooks_have_spoilt_are_found(spoilt):
     assert caught.value.code == "CONTEXT_NOT_JSON"
 
 
+def test_settings_of_a_step_that_contain_themselves_are_no_json():
+    ctx = context()
+    ctx.config.model_settings["x"] = ctx.config.model_settings
+    with pytest.raises(ProcessorError) as caught:
+        ctx.to_json()
+    assert caught.value.code == "CONTEXT_NOT_JSON"
+
+
 def test_a_context_that_is_no_json_names_the_place_and_whose_state_it_is():
     ctx = context()
     ctx.request_context["x"] = float("nan")

@@ -13,7 +13,7 @@ from procession.messages import text_of
 from procession.processor import Hook
 from procession.testing import ProcessorKit, environment
 from procession.testing.answers import USAGE
-from tests.unit.procession.making import FOREIGN, calls, context, link, on, processor
+from tests.unit.procession.making import FOREIGN, calls, context, delta, link, on, processor
 
 EXTERNAL = "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
 BOTH = "PROCESSOR_RETURNED_MESSAGES_AND_MESSAGE_LIST"
@@ -574,6 +574,48 @@ async def test_a_wrong_request_value_is_an_error_and_counts(value):
     assert tally.report(links[0], Hook.LLM_REQUEST).errors == 1
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [5, {}, {"role": "user", "content": 5}, {"role": "user", "content": [{"type": "text", "text": 5}]}],
+)
+@pytest.mark.parametrize("place", [True, False], ids=["in place", "returned"])
+async def test_a_prompt_that_no_model_takes_is_refused_by_name(entry, place):
+    def spoil(args):
+        if place:
+            args.prompt.append(entry)
+            return None
+        return {"prompt": [*args.prompt, entry]}
+
+    with pytest.raises(ProcessorError, match=r"`prompt` .*each with a `role`") as caught:
+        await kit_of("process_llm_request", spoil).llm_request()
+    assert (caught.value.code, caught.value.hook) == (INVALID, "processLLMRequest")
+
+
+CYCLE: dict[str, Any] = {}
+CYCLE["x"] = CYCLE
+
+
+@pytest.mark.parametrize(
+    "settings", [{"provider_options": {"a": CYCLE}}, {"structured_output": {"schema": CYCLE}}], ids=str
+)
+async def test_settings_that_hold_themselves_are_refused_by_name(settings):
+    with pytest.raises(
+        ProcessorError, match="returned invalid settings: one of them contains itself"
+    ) as caught:
+        await kit_of("process_input_step", lambda _args: settings).input_step()
+    assert (caught.value.code, caught.value.processor_id) == (INVALID, "a")
+
+
+async def test_a_response_that_nests_too_deeply_is_refused_by_name():
+    deep: list[Any] = []
+    for _ in range(3000):
+        deep = [deep]
+    chunk = {**delta("x"), "metadata": deep}
+    with pytest.raises(ProcessorError, match="nests too deeply") as caught:
+        await kit_of("process_llm_request", lambda _args: {"response": {"chunks": [chunk]}}).llm_request()
+    assert (caught.value.code, caught.value.processor_id) == (INVALID, "a")
+
+
 async def test_a_request_gets_the_model_of_the_step():
     kit = kit_of(
         "process_llm_request", lambda args: args.state.update(model=args.model.model_id, n=args.step_number)
@@ -619,6 +661,28 @@ async def test_editing_the_chunks_of_a_response_changes_nothing():
     kit = await response(lambda args: args.chunks.clear())
     assert kit.context.response is not None
     assert len(kit.context.response["chunks"]) == 5
+
+
+@pytest.mark.parametrize("method", ["process_llm_response", "process_output_step"])
+async def test_editing_what_else_is_told_of_a_response_changes_nothing(method):
+    """Its `providerMetadata` is what the run's result has: of another type, nobody could read that."""
+
+    def spoil(args):
+        if method == "process_output_step":
+            args.provider_metadata["openai"]["x"] = {1}
+            return
+        args.raw_response["providerMetadata"] = 5
+        args.warnings.append({1})
+        args.request["x"] = {1}
+
+    kit = kit_of(method, spoil)
+    kit.answer("hello")
+    response = kit.context.response
+    assert response is not None
+    told = {"warnings": [], "request": {"body": 1}, "metadata": {"providerMetadata": {"openai": {}}}}
+    response.update(copy.deepcopy(told))
+    await (kit.llm_response() if method == "process_llm_response" else kit.output_step())
+    assert {name: response[name] for name in told} == told
 
 
 async def test_a_response_hook_sees_what_the_stream_hooks_left():

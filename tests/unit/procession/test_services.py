@@ -135,6 +135,25 @@ async def test_outside_a_service_there_is_neither_model_nor_store():
         await tool.store.get("x")
 
 
+class Dollars(float):
+    """As the numbers of numpy, which JSON encoders do not take."""
+
+
+@pytest.mark.parametrize(
+    "counts", [{"calls": 1.5}, {"tokens": "5"}, {"tokens": 2**70}, {"cost": float("nan")}, {"cost": None}]
+)
+def test_what_is_counted_are_numbers_else_nobody_could_read_the_run(counts):
+    calls = Calls(clock=lambda: 0)
+    at = link(processor("p", process_input=lambda _args: None))
+    services = calls.services(context(), at, Hook.INPUT)
+    with pytest.raises(TypeError, match=f"count_model: `{next(iter(counts))}` is .*; give a"):
+        services.count_model(**counts)
+    services.count_model(calls=1, tokens=5, cost=Dollars(1))
+    report = calls.report(at, Hook.INPUT)
+    assert (report.model_calls, report.model_tokens, report.model_cost) == (1, 5, 1)
+    assert type(report.model_cost) is float
+
+
 class TestDictStore:
     async def test_values_expire(self):
         now = [0.0]

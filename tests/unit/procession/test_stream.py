@@ -156,6 +156,38 @@ async def test_a_chunk_that_is_not_json_is_refused_with_its_field(kind, value):
     assert tally.reports["a", Hook.OUTPUT_STREAM.value].errors == 1
 
 
+@pytest.mark.parametrize("kind", ["tool-call", "tool-result"])
+async def test_nor_may_a_call_or_a_result_hold_what_would_come_back_as_something_else(kind):
+    made = {"type": kind, "payload": {"toolCallId": "c", "toolName": "t", "args": {"x": float("nan")}}}
+    with pytest.raises(
+        ProcessorError, match=r"returned chunk\['payload'\]\['args'\]\['x'\] is nan"
+    ) as caught:
+        await through(hook(lambda args: [args.part, made]), [delta("a")])
+    assert caught.value.processor_id == "a"
+
+
+@pytest.mark.parametrize("field", ["toolCallId", "toolName"])
+async def test_a_call_that_was_spoiled_in_place_does_not_get_through(field):
+    def spoil(args):
+        args.part["payload"][field] = ["t"]
+        return args.part
+
+    chain = StreamChain(
+        [link(kind) for kind in hook(spoil)],
+        context(),
+        calls(),
+        lambda _: None,
+        collector=ResponseCollector(),
+    )
+    call: Any = {"type": "tool-call", "payload": {"toolCallId": "c", "toolName": "t", "args": {}}}
+    with pytest.raises(TypeError) as caught:
+        await chain.feed(call)
+    told = chain.spoiled(caught.value)
+    assert told
+    assert (told.processor_id, told.code) == ("a", "PROCESSOR_RETURNED_INVALID_VALUE")
+    assert f"`payload.{field}` is list" in str(told)
+
+
 NO_TEXT = "a chunk of type 'text-delta' whose `payload.text` is int; it must be a string"
 
 

@@ -229,7 +229,7 @@ async def test_a_request_context_that_cannot_travel_is_an_error():
     kit = ProcessorKit(processor(process_input=lambda args: args.request_context.set("x", object())))
     with pytest.raises(ProcessorError, match="requestContext") as caught:
         await kit.input("x")
-    assert caught.value.code == "CONTEXT_NOT_JSON"
+    assert (caught.value.code, caught.value.processor_id) == ("CONTEXT_NOT_JSON", "p")
 
 
 async def test_state_arrives_as_a_copy():
