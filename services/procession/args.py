@@ -80,8 +80,18 @@ class Writer(Protocol):
 class Abort(Protocol):
     """Ends the hook, and the run or the attempt; never returns (R-AB-1)."""
 
-    def __call__(self, reason: str = "", *, retry: bool = False, metadata: Any = None) -> NoReturn:
-        """Raises the tripwire; `retry=True` asks for the same step again with the reason as feedback."""
+    def __call__(
+        self,
+        reason: str = "",
+        options: Mapping[str, Any] | None = None,
+        *,
+        retry: bool = False,
+        metadata: Any = None,
+    ) -> NoReturn:
+        """Raises the tripwire; `retry=True` asks for the same step again with the reason as feedback.
+
+        `options` is the reference's way to give the others: `{"retry": True, "metadata": ...}`.
+        """
 
 
 @dataclass(frozen=True, slots=True)

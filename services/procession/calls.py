@@ -331,10 +331,14 @@ def failure(link: Link, hook: Hook, error: BaseException) -> ProcessorError:
     return ProcessorError(error_text(error), processor_id=link.id, hook=hook.value, name=type(error).__name__)
 
 
-def abort(reason: str = "", *, retry: bool = False, metadata: Any = None) -> NoReturn:
-    """The `abort` that hooks get; the runtime fills in the processor's id."""
+def abort(
+    reason: str = "", options: Any = None, *_: Any, retry: bool = False, metadata: Any = None, **__: Any
+) -> NoReturn:
+    """The `abort` that hooks get, which nothing wrong that it is given prevents; the runtime fills in who it was."""
+    given = options if isinstance(options, dict) else {}
     told = reason if is_true(reason, unknown=True) else ""
-    raise TripWire(told, retry=is_true(retry, unknown=False), metadata=metadata)
+    again = is_true(retry, unknown=False) or is_true(given.get("retry"), unknown=False)
+    raise TripWire(told, retry=again, metadata=given.get("metadata") if metadata is None else metadata)
 
 
 def check_custom(chunk: Mapping[str, Any]) -> Chunk:

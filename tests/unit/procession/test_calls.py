@@ -120,6 +120,23 @@ async def test_an_abort_stays_one_whatever_its_author_makes_of_it(hook, reason, 
     assert (told.reason, told.retry, told.metadata, told.processor_id) == (reason, False, metadata, "p")
 
 
+@pytest.mark.parametrize(
+    ("given", "named", "retry", "metadata"),
+    [
+        (("no", {"retry": True, "metadata": 1}), {}, True, 1),
+        (("no", {"retry": True}), {"metadata": 2}, True, 2),
+        (("no", {"retry": Untold()}), {}, False, None),
+        (("no", True, 5), {}, False, None),
+        (("no",), {"meta": 1}, False, None),
+    ],
+)
+def test_an_abort_takes_the_options_of_the_reference_and_nothing_prevents_it(given, named, retry, metadata):
+    """Else the chunk that was to be blocked would pass (R-AB-1)."""
+    with pytest.raises(TripWire) as caught:
+        abort(*given, **named)
+    assert (caught.value.reason, caught.value.retry, caught.value.metadata) == ("no", retry, metadata)
+
+
 async def test_what_fails_in_a_task_group_is_told():
     async def hook(_args):
         async with asyncio.TaskGroup() as tasks:
