@@ -188,7 +188,7 @@ class Executor:
                 )
                 await self.driver.again(command.tenant, command.run)
                 return None
-            if stored.numbered_in != self.store.life:
+            if stored.numbered_in < self.store.life:
                 await self.driver.event(command.tenant, command.run, Forgotten(command.seq))
                 return None
             if delivery is None and stored.claims > self._max_deliver:

@@ -30,7 +30,8 @@ class Remains(NamedTuple):
 def read_state(state: bytes, plan: bytes | None, life: int = 0) -> RunState:
     """The run of which these two are stored; plans that were read lately are shared.
 
-    Where Redis has begun another `life` since the state was saved, it may have forgotten what followed.
+    Where Redis has begun a later `life` since the state was saved, it may have forgotten what followed. A reader who has
+    not asked Redis anything since it was restarted may know of an earlier one.
 
     Raises:
         UnreadableError: One of them is not JSON, or does not fit, or the plan is missing.
@@ -42,7 +43,7 @@ def read_state(state: bytes, plan: bytes | None, life: int = 0) -> RunState:
         run.plan = _kept(plan) if len(plan) <= _LONGEST_KEPT else Plan.from_json(plan)
     except UnfitError as error:
         raise UnreadableError(str(error)) from error
-    if life not in (0, run.life):
+    if run.life < life:
         run.life, run.leap = life, True
     return run
 

@@ -374,7 +374,16 @@ async def test_who_gets_a_command_that_the_run_has_left_behind_sends_the_one_tha
     assert not replica.begun
 
 
-async def test_a_command_of_another_life_of_redis_is_sent_anew_and_not_done(replica):
+async def test_a_command_of_a_life_of_redis_that_we_have_not_heard_of_is_done(replica):
+    """We have asked Redis nothing since it was restarted; the numbers of the next life must not be used up."""
+    command = await replica.accept(service="tools")
+    replica.redis.life -= 1
+    await replica.executor.execute(command, replica.delivery(command))
+    assert replica.begun
+    assert (await replica.state()).seq <= command.seq + 1
+
+
+async def test_a_command_of_an_earlier_life_of_redis_is_sent_anew_and_not_done(replica):
     command = await replica.accept(service="tools")
     await replica.redis.hset(run_key(replica.tenant, replica.run), "numbered_in", replica.store.life - 1)
     await replica.executor.execute(command, replica.delivery(command))

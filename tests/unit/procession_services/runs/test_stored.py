@@ -37,12 +37,13 @@ def test_a_long_plan_is_not_kept():
     assert first.plan is not second.plan
 
 
-@pytest.mark.parametrize(("life", "leap"), [(7, False), (8, True), (0, False)])
-def test_a_run_of_another_life_of_redis_leaves_out_numbers(life, leap):
+@pytest.mark.parametrize(("life", "leap"), [(7, False), (8, True), (6, False), (0, False)])
+def test_a_run_of_an_earlier_life_of_redis_leaves_out_numbers(life, leap):
     """0: Redis does not say which it is."""
     plan = make_plan()
     saved = make_state(plan).but(life=7)
-    assert read_state(saved.to_json(), plan.stored, life).leap is leap
+    run = read_state(saved.to_json(), plan.stored, life)
+    assert (run.leap, run.life) == (leap, max(life, 7))
 
 
 @pytest.mark.parametrize(("state", "plan"), [(b"{", None), (b"{}", None), (b"{}", b"{}"), (b"{}", b"{")])
