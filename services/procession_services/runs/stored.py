@@ -30,8 +30,8 @@ class Remains(NamedTuple):
 def read_state(state: bytes, plan: bytes | None, life: int = 0) -> RunState:
     """The run of which these two are stored; plans that were read lately are shared.
 
-    Where Redis has begun a later `life` since the state was saved, it may have forgotten what followed. A reader who has
-    not asked Redis anything since it was restarted may know of an earlier one.
+    Where Redis has begun a later `life` since the state was saved, it may have forgotten what followed. Who has asked
+    Redis nothing since it was restarted may know of an earlier one.
 
     Raises:
         UnreadableError: One of them is not JSON, or does not fit, or the plan is missing.
