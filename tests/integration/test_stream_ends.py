@@ -128,6 +128,28 @@ async def test_a_hook_that_cancels_its_own_task_ends_the_run_with_its_name(run):
     assert (error.code, error.processor_id, error.hook) == ("PROCESSOR_FAILED", "p", HOOK)
 
 
+async def test_a_stream_that_is_cancelled_as_its_process_ends_goes_on_elsewhere(run, monkeypatch):
+    """The loop cancels what has not ended in time; that is no hook's doing."""
+    serve, cancelled = SessionServer._serve, list[bool]()
+
+    async def ending(server, session):
+        monkeypatch.setattr(server, "_draining", True)
+        await serve(server, session)
+
+    async def cancel(args):
+        if not cancelled:
+            task = asyncio.current_task()
+            assert task
+            cancelled.append(task.cancel())
+            await asyncio.sleep(0)
+        return args.part
+
+    monkeypatch.setattr(SessionServer, "_serve", ending)
+    result = await run(at_text(cancel))
+    assert (result.status, result.text) == ("finished", "Hellodone")
+    assert cancelled == [True]
+
+
 @pytest.mark.parametrize("what", [number, failure])
 async def test_what_a_stream_hook_returns_wrongly_counts_in_the_result_as_what_it_raises(run, what):
     [tally] = (await run(at_text(what))).processors

@@ -11,6 +11,8 @@ from procession_schemas import subjects
 from tests.support.system import System, text_of
 
 LEASE: Final = 30.0
+PULL: Final = 6.0
+"""More than the seconds for which a replica's request for messages stays open."""
 SOONER: Final = 20.0
 """What is not given back before its lease is over comes later than that."""
 LONG: Final = "x" * 40_000
@@ -18,9 +20,11 @@ LONG: Final = "x" * 40_000
 TEXT: Final = [f"word{number} " for number in range(60)]
 DELAYED: Final[dict[str, Any]] = {"chunk_delay_ms": 15}
 SLOW: Final[dict[str, Any]] = {"chunks": TEXT, **DELAYED}
+ENDLESS: Final[dict[str, Any]] = {"chunks": ["lost "] * 9000, **DELAYED}
 CALL: Final[dict[str, Any]] = {
     "tool_calls": [{"id": "c1", "name": "echo", "arguments": {"text": "x"}}],
 }
+TOOLED: Final[dict[str, Any]] = {"tools": ["echo"]}
 AGENT: Final[dict[str, Any]] = {
     "inputProcessors": ["unicode-normalizer"],
     "outputProcessors": ["upper"],

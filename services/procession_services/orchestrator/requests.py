@@ -105,12 +105,15 @@ class Requests:
             LostError: Somebody else works on the run, and may die with that.
         """
         tenant, _ = addressed(delivery)
+        waits = False
         while True:
             try:
                 await self._request(tenant, delivery)
             except (TimeoutError, NotAllowedError, *UNANSWERED) as error:
                 if await self._was_accepted(tenant, delivery):
-                    log.warning("%s, which was accepted, waits for Redis: %r", run_id_of(delivery), error)
+                    if not waits:
+                        log.warning("%s, which was accepted, waits for Redis: %r", run_id_of(delivery), error)
+                    waits = True
                     await delivery.hold.keep()
                     continue
                 if not isinstance(error, NotAllowedError):

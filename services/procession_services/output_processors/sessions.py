@@ -54,6 +54,7 @@ class SessionServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._heartbeat: asyncio.Task[None] | None = None
         self._beats = 0
+        self._draining = False
 
     async def start(self) -> None:
         """Subscribes to frames, then to lease requests."""
@@ -69,6 +70,7 @@ class SessionServer:
 
     async def drain(self) -> None:
         """Takes no more leases and lets open streams end within the drain time; the rest goes to other replicas."""
+        self._draining = True
         for lease in self._leases:
             await self._bus.unsubscribe(lease)
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -205,7 +207,7 @@ class SessionServer:
             await work
         except BaseException as error:  # whatever it is, the sender must not wait for ever
             raise_unanswered(error)
-            if not session.left and is_cancelled(error):
+            if is_cancelled(error) and not (session.left or self._draining):
                 error = _cancelled_by_itself(session)
             elif is_ours(error) or isinstance(error, AWAY):
                 raise

@@ -116,8 +116,10 @@ class Handover:
             self._told_late = True
             log.warning(
                 "%s: a command was handed over %.1f s ago, and not taken: its sender stood still, or the clocks of the "
-                "hosts differ; if they do, all commands go through NATS (told once)", service, late
-            )  # fmt: skip
+                "hosts differ; if they do, all commands go through NATS (told once)",
+                service,
+                late,
+            )
 
     async def still_ours(self, delivery: Delivery) -> bool:
         """`Holders.still_ours` of the command that is done for that delivery, whichever service does it."""

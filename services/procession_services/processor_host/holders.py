@@ -73,8 +73,8 @@ class Holders:
         """Answers another replica's question on `subjects.holder`."""
         question = HolderQuestion.model_validate_json(body)
         works, *others = await asyncio.gather(*map(self._works, (question.owner, *question.others)))
-        if works:  # who asked may not have waited for so long
-            self._store.heard_later(question.owner)
+        if works:  # noted here, since who asked may not have waited for so long
+            self._store.heard(question.owner)
         at_work = [owner for owner, works in zip(question.others, others, strict=True) if works]
         return HolderAnswer(works=works, others=at_work).to_json()
 
@@ -199,6 +199,4 @@ class Holders:
             if patience and await self._store.silent_for(owner) < patience:
                 raise LostError(_SILENT_SECONDS) from None
             return False
-        if patience:
-            await self._store.heard(owner)
         return HolderAnswer.model_validate_json(answer).works

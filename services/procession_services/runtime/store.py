@@ -176,11 +176,7 @@ class RunStore:
         """Seconds since an owner of a command was first asked in vain, by anybody, and not `heard` after that."""
         return int(await self._silent(keys=[_silent_key(owner)], args=[_SILENT_SECONDS])) / 1000
 
-    async def heard(self, owner: str) -> None:
-        """Notes that an owner has answered."""
-        await self.redis.delete(_silent_key(owner))
-
-    def heard_later(self, owner: str) -> None:
+    def heard(self, owner: str) -> None:
         """Notes soon that an owner has answered."""
         self.redis.later(f"cannot record that {owner} has answered", "DEL", _silent_key(owner))
 

@@ -10,7 +10,7 @@ from procession_schemas import subjects
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.far import Far
 from procession_services.runtime.clock import new_token
-from tests.support.handing import AGENT, CALL, DELAYED, SLOW, SOONER, TEXT, acquainted, begun
+from tests.support.handing import AGENT, CALL, ENDLESS, SLOW, SOONER, TEXT, acquainted, begun
 from tests.support.system import SERVICES, all_but, finished, text_of
 from tests.support.waiting import eventually
 
@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="session"),
 ]
-ENDLESS = {"chunks": ["lost "] * 9000, **DELAYED}
 WORKERS = ("input_processors", "llm_gateway", "tools")
 """Who gets commands of such an agent."""
 

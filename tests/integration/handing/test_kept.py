@@ -9,7 +9,7 @@ from procession_schemas import subjects
 from procession_services.orchestrator.answers import Answers
 from procession_services.orchestrator.requests import Requests
 from procession_services.runs.stored import UnreadableError
-from tests.support.handing import AGENT, DELAYED, LONG, SOONER, acquainted, begun
+from tests.support.handing import AGENT, ENDLESS, LONG, PULL, SOONER, TOOLED, acquainted, begun
 from tests.support.system import SERVICES, all_but, finished
 
 pytestmark = [
@@ -18,10 +18,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="session"),
 ]
-PULL = 6.0
-"""More than the seconds for which a replica's request for messages stays open."""
-ENDLESS = {"chunks": ["lost "] * 9000, **DELAYED}
-TOOLED = {"tools": ["echo"]}
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])

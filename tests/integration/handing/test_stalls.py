@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from procession_schemas import subjects
-from tests.support.handing import LONG, acquainted
+from tests.support.handing import LONG, PULL, TOOLED, acquainted
 from tests.support.servers import own_servers
 from tests.support.system import SERVICES, Gate, all_but, finished
 from tests.support.waiting import eventually
@@ -22,14 +22,11 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 LEASE = 20.0
-PULL = 6.0
-"""More than the seconds for which a replica's request for messages stays open."""
 AWAY = 12.0
 """More than the seconds for which services wait for Redis."""
 OTHERS = [each for each in SERVICES if each not in ("tools", "orchestrator")]
 LATE = 1.3
 """Seconds for which an answer takes that nobody waits for any more."""
-TOOLED = {"tools": ["echo"]}
 GATED = {"tool_calls": [{"id": "c1", "name": "gated", "arguments": {}}]}
 
 
@@ -85,7 +82,7 @@ async def test_nor_where_its_host_answers_late_that_it_is_at_work(servers, syste
     questions = asyncio.Queue[str]()
 
     async def hear(message):
-        if "." in json.loads(message.data)["owner"]:
+        if "." in json.loads(message.data)["owner"]:  # else it asks only whether the replica is there
             questions.put_nowait(message.subject)
 
     async def answer_late(host):

@@ -108,7 +108,7 @@ class Own(TripWire):
     ("hook", "reason", "metadata"),
     [
         (lambda _args: abort(Untold()), "why", None),  # type: ignore[arg-type]  # R-AB-10
-        (lambda _args: abort("why", retry=Untold()), "why", None),  # type: ignore[arg-type]
+        (lambda _args: abort("why", retry=Untold()), "why", None),  # type: ignore[arg-type]  # R-AB-10
         (raises(Own()), "Tripwire triggered by p", None),
         (raises(Own(reason=5, retry=Untold(), metadata={"x": {1}})), "5", {"x": [1]}),
     ],
