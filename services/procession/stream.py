@@ -280,7 +280,7 @@ def _not_json(chunk: Chunk) -> str:
     try:
         given(chunk, "chunk")
     except NotJsonError as error:
-        return str(error)
+        return f"a chunk that is not JSON: {error}"
     return ""
 
 

@@ -150,7 +150,9 @@ async def test_a_hook_makes_chunks_of_every_type_that_says_nothing_of_the_run(ma
 async def test_a_chunk_that_is_not_json_is_refused_with_its_field(kind, value):
     made = {"type": kind, "payload": {"id": "b"}, "data": {"x": value}}
     tally = calls()
-    with pytest.raises(ProcessorError, match=r"returned chunk\['data'\]\['x'\] ") as caught:
+    with pytest.raises(
+        ProcessorError, match=r"returned a chunk that is not JSON: chunk\['data'\]\['x'\] "
+    ) as caught:
         await through(hook(lambda args: [args.part, made]), [delta("a")], tally=tally)
     assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "a")
     assert tally.reports["a", Hook.OUTPUT_STREAM.value].errors == 1
@@ -160,7 +162,7 @@ async def test_a_chunk_that_is_not_json_is_refused_with_its_field(kind, value):
 async def test_nor_may_a_call_or_a_result_hold_what_would_come_back_as_something_else(kind):
     made = {"type": kind, "payload": {"toolCallId": "c", "toolName": "t", "args": {"x": float("nan")}}}
     with pytest.raises(
-        ProcessorError, match=r"returned chunk\['payload'\]\['args'\]\['x'\] is nan"
+        ProcessorError, match=r"returned a chunk that is not JSON: chunk\['payload'\]\['args'\]\['x'\] is nan"
     ) as caught:
         await through(hook(lambda args: [args.part, made]), [delta("a")])
     assert caught.value.processor_id == "a"

@@ -275,7 +275,7 @@ async def test_a_choice_of_one_tool_is_spelled_as_the_contract_does():
 @pytest.mark.parametrize("value", [{1}, SURROGATE, 2**70], ids=["set", "surrogate", "long"])
 async def test_a_chunk_that_cannot_be_sent_is_an_error(value):
     kit = ProcessorKit(processor(process_output_stream=lambda args: {**args.part, "x": value}))
-    with pytest.raises(ProcessorError, match=r"returned chunk\['x'\] ") as caught:
+    with pytest.raises(ProcessorError, match=r"returned a chunk that is not JSON: chunk\['x'\] ") as caught:
         await kit.stream(["x"])
     assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "p")
 
