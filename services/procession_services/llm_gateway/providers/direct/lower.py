@@ -56,13 +56,7 @@ class Target:
 
     def config(self) -> Any:
         """LiteLLM's configuration class of the provider; None for one that its users registered."""
-        from litellm.types.utils import LlmProviders  # noqa: PLC0415 - takes seconds
-        from litellm.utils import ProviderConfigManager  # noqa: PLC0415
-
-        try:
-            return ProviderConfigManager.get_provider_chat_config(self.model, LlmProviders(self.provider))
-        except ValueError:
-            return None
+        return config_of(self.model, self.provider)
 
     def optional(self, **besides: Any) -> dict[str, Any]:
         """The parameters of the answer in the provider's words."""
@@ -106,6 +100,17 @@ class Target:
             api_base=self.base,
         )
         return bool(taken.get("mode") == "responses")
+
+
+def config_of(model: str, provider: str) -> Any:
+    """LiteLLM's configuration class for a model of a provider; None for a provider that its users registered."""
+    from litellm.types.utils import LlmProviders  # noqa: PLC0415 - takes seconds
+    from litellm.utils import ProviderConfigManager  # noqa: PLC0415
+
+    try:
+        return ProviderConfigManager.get_provider_chat_config(model, LlmProviders(provider))
+    except ValueError:
+        return None
 
 
 def has_remote_media(messages: Iterable[dict[str, Any]]) -> bool:

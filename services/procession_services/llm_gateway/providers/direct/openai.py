@@ -1,11 +1,18 @@
 """Providers that speak OpenAI's dialect over plain HTTP."""
 
 import os
+from functools import lru_cache
 from typing import Any, Final
 
 from procession_services.llm_gateway.core.request import merged_headers
 from procession_services.llm_gateway.providers.direct.http import Request
-from procession_services.llm_gateway.providers.direct.lower import Parse, Target, dumped, sse_request
+from procession_services.llm_gateway.providers.direct.lower import (
+    Parse,
+    Target,
+    config_of,
+    dumped,
+    sse_request,
+)
 from procession_services.llm_gateway.providers.keys import NO_KEY
 
 _INTERNAL: Final = frozenset({"fake_stream", "json_mode"})
@@ -25,8 +32,8 @@ _ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
 
 def request(target: Target) -> Request | None:
     """The request; None for a provider whose place or key only LiteLLM knows, or that it reads in a way of its own."""
-    config = target.config()
-    if config is None or not _is_openai_shaped(config, target.provider) or target.needs_responses():
+    config = _config(target.model, target.provider)
+    if config is None or target.needs_responses():
         return None
     base, key = target.base, target.key
     if target.provider == "openai":  # of any other, these would name OpenAI's place and OpenAI's key
@@ -74,6 +81,13 @@ def request(target: Target) -> Request | None:
 def _from_environment(provider: str) -> dict[str, str]:
     headers = _ENVIRONMENT.get(provider, {})
     return {header: value for name, header in headers.items() if (value := os.environ.get(name))}
+
+
+@lru_cache(maxsize=256)
+def _config(model: str, provider: str) -> Any:
+    """LiteLLM's configuration class, which holds nothing of a call; None where the provider speaks otherwise."""
+    config = config_of(model, provider)
+    return config if config is not None and _is_openai_shaped(config, provider) else None
 
 
 def _is_openai_shaped(config: Any, provider: str) -> bool:
