@@ -1,13 +1,16 @@
-"""Runs on one thread take turns: in the order in which they were accepted, whoever dies, and nobody waits for ever."""
+"""Runs on one thread take turns: in the order in which they were asked for, whoever dies, and nobody waits for ever."""
 
 import asyncio
 import itertools
 import json
+from contextlib import asynccontextmanager
+from functools import partial
 
 import nats
 import pytest
 import pytest_asyncio
 
+from procession.client.handle import RunHandle
 from procession_schemas import subjects
 from procession_services.runtime.store import DEADLINES, line_key, run_key
 from tests.support.system import SERVICES, finished, running_system
@@ -66,9 +69,32 @@ class Talk:
             while await self.system.redis.llen(self.line) != number:  # noqa: ASYNC110 - Redis has no event
                 await asyncio.sleep(0.01)
 
+    async def is_accepted(self, run):
+        return await self.system.redis.exists(run_key(self.system.client.tenant, run.run_id))
+
     async def saved(self):
         page = await self.system.client.memory.messages("t", self.resource, per_page=1000)
         return [message["content"]["parts"][0]["text"] for message in page["messages"]]
+
+
+@asynccontextmanager
+async def late(system, talk, **memory):
+    """Runs of which the orchestrators get all but the last one's request, which somebody else took before.
+
+    Gives the runs, and what has that request accepted in the end.
+    """
+    async with await nats.connect(system.servers.nats_url) as connection:
+        requests = await connection.jetstream().pull_subscribe_bind("orchestrator-runs", "RUNS")
+        taking, runs = asyncio.create_task(requests.fetch(1, timeout=20)), list[RunHandle]()
+
+        async def somebody_has_it():
+            return taking.done() or await talk.is_accepted(runs[-1])
+
+        while not taking.done():
+            runs.append(await talk.start(f"early {len(runs)}", memory=memory))
+            await eventually(somebody_has_it)
+        (message,) = await taking
+        yield runs, message.nak
 
 
 async def test_a_run_waits_for_the_one_before_it_and_sees_what_it_said(system, talk):
@@ -122,6 +148,31 @@ async def test_runs_begin_in_the_order_in_which_they_were_accepted(system, talk)
     for each in (one, *others):
         await finished(each)
     assert (await talk.saved())[::2] == ["one", "two", "three", "four"]
+
+
+async def test_a_run_that_is_accepted_late_waits_before_those_that_were_asked_for_after_it(system, talk):
+    one, gate = await talk.held()
+    async with late(system, talk) as (others, accept):
+        others.append(await talk.start("next"))
+        others.append(await talk.start("last"))
+        await talk.joined(len(others))
+        await accept()
+        await talk.joined(len(others) + 1)
+    line = [key.decode() for key in await system.redis.lrange(talk.line, 0, -1)]
+    assert line == [run_key(system.client.tenant, run.run_id) for run in (one, *others)]
+    await gate.open()
+    assert {(await finished(each))[0].status for each in (one, *others)} == {"finished"}
+
+
+async def test_a_run_that_is_accepted_late_does_not_stop_the_one_that_interrupts_it(system, talk):
+    async with late(system, talk, concurrency="interrupt") as (others, accept):
+        last = await talk.start("last", memory={"concurrency": "interrupt"})
+        await eventually(partial(talk.is_accepted, last))
+        await accept()
+        result, chunks = await finished(others[-1])
+        assert (result.status, result.error) == ("cancelled", None)
+        assert [chunk["type"] for chunk in chunks] == ["start", "abort", "finish"]
+    assert (await finished(last))[0].status == "finished"
 
 
 async def test_reject_answers_at_once_and_leaves_nothing(system, talk):

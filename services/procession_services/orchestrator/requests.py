@@ -232,7 +232,7 @@ class Requests:
             owner = first.owner if first else ""
             beginning = Beginning(begun.to_json(), fresh.plan.stored, begun.seq, begun.life, owner)
             queued = fresh.but(queued=True)
-            known = await self._admit(fresh, beginning, queued)
+            known = await self._admit(fresh, beginning, queued, delivery.place)
             if known.state is not None or known.told is not None:
                 again = await self._answers.known(known, fresh, delivery)
                 return _Admitted(fresh, self._lapses.kept()) if again else None
@@ -262,7 +262,7 @@ class Requests:
             await self._driver.begin(known.called)
             return _Admitted(state, self._lapses.kept(), first.claimed(beginning.stored()))
 
-    async def _admit(self, fresh: RunState, beginning: Beginning, queued: RunState) -> Admission:
+    async def _admit(self, fresh: RunState, beginning: Beginning, queued: RunState, place: str) -> Admission:
         """Saves a new run, begun or waiting for its turn."""
         line = fresh.line
         limits = self._keeper.tenants.of(fresh.tenant)
@@ -272,6 +272,8 @@ class Requests:
             "wanted": wanted(fresh.tenant, limits, self._settings.waiting_runs, seconds()),
             "line": line_of(fresh),
             "alone": bool(line and line.policy == "reject"),
+            "interrupts": bool(line and line.policy == "interrupt"),
+            "asked": place,
         }
         likely = queued.to_json() if line and line.policy != "reject" else b""
         async with asyncio.timeout(ANSWER_SECONDS) as limit:

@@ -164,8 +164,28 @@ local function spend_turn(tenant, wanted)
   local due = math.max(tonumber(redis.call('GET', key) or '0'), now) + gap
   redis.call('SET', key, string.format('%.3f', due), 'PX', math.ceil(due - now) + 1000)
 end
+-- Whether a request was stored before another one, by their sequence number in RUNS and the time. Both have to say so:
+-- a stream that was made anew counts from 1 again, and clocks of servers differ.
+local function earlier(asked, others)
+  local number, at = string.match(asked, '^(%d+):(.+)$')
+  local other_number, other_at = string.match(others or '', '^(%d+):(.+)$')
+  return number and other_number and tonumber(number) < tonumber(other_number) and at < other_at
+end
+-- The run joins a line, before those that were asked for later; but not before the head, which may have begun.
+local function join_line(line, head, run, asked)
+  local later, other = {}, redis.call('LINDEX', line, -1)
+  while other and other ~= head and earlier(asked, redis.call('HGET', other, 'asked')) do
+    table.insert(later, 1, other)
+    other = redis.call('LINDEX', line, -1 - #later)
+  end
+  redis.call('RPUSH', line, run)
+  for _, each in ipairs(later) do
+    redis.call('LREM', line, -1, each)
+    redis.call('RPUSH', line, each)
+  end
+end
 local tenant, run = string.match(ARGV[3], '^(%S+) (%S+)$')
-local queued, wanted = ARGV[5], wanted_from(11)
+local queued, asked, wanted = ARGV[5], ARGV[11], wanted_from(13)
 local ahead = KEYS[4] and first(KEYS[4])
 local waits = ahead or must_wait(tenant)
 local why = over(tenant, wanted)
@@ -182,8 +202,14 @@ if ARGV[10] ~= '' and not waits then claim(KEYS[1], out, ARGV[10]) end
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
 if KEYS[4] then
-  redis.call('RPUSH', KEYS[4], KEYS[1])
+  redis.call('HSET', KEYS[1], 'asked', asked)
+  join_line(KEYS[4], ahead, KEYS[1], asked)
   keep(KEYS[4], ARGV[4])
+  local interrupted = KEYS[4] .. ':interrupted'
+  if earlier(asked, redis.call('GET', interrupted)) then
+    redis.call('HSET', KEYS[1], 'cancelled', '1')
+    kept[4] = '1'
+  elseif ARGV[12] ~= '' then redis.call('SET', interrupted, asked, 'EX', ARGV[4]) end
 end
 local names = {}
 if ahead then stay_behind(tenant, run)

@@ -264,13 +264,16 @@ class RunStore:
         wanted: Wanted,
         line: str = "",
         alone: bool = False,
+        interrupts: bool = False,
+        asked: str = "",
         queued: bytes = b"",
         until: float | None = None,
     ) -> Admission:
         """Saves the state of a new run, unless its id is or was taken, a request was refused, or a limit is reached.
 
-        With a `line` the run joins it. Where others are in it, or there is no place, it is saved as `queued` instead;
-        without that it is not admitted, and neither is one that wants to be `alone` in its line.
+        With a `line` the run joins it, by where it was `asked` for (`Delivery.place`). Where others are in it, or there
+        is no place, it is saved as `queued` instead; without that it is not admitted, and neither is one that wants to
+        be `alone` in its line. One that `interrupts` cancels those that were asked for before it, and come later.
 
         Raises:
             TimeoutError: `until` then, on the loop's clock, Redis has not come to it; nor does it later.
@@ -286,6 +289,8 @@ class RunStore:
             beginning.out,
             beginning.numbered_in,
             beginning.claimed_by,
+            asked,
+            "1" if interrupts else "",
         ]
         keys = self._keys(tenant, run, line)
         match await self._in_time(self._admit, keys, [*head, *wanted.arguments()], until):

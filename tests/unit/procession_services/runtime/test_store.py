@@ -41,11 +41,19 @@ class Thread:
         self.line = line_key(self.tenant, "ann", "t")
 
     async def admit(
-        self, run: str, *, alone: bool = False, until: float | None = None, beginning: Beginning = BEGINNING
+        self,
+        run: str,
+        *,
+        alone: bool = False,
+        interrupts: bool = False,
+        asked: str = "",
+        until: float | None = None,
+        beginning: Beginning = BEGINNING,
     ) -> Admission:
         return await self.store.admit(
             self.tenant, run, beginning=beginning, deadline_ms=FAR, wanted=Wanted(waiting=99, crowd=99),
-            line=self.line, alone=alone, queued=b"" if alone else b"waits", until=until,
+            line=self.line, alone=alone, interrupts=interrupts, asked=asked, queued=b"" if alone else b"waits",
+            until=until,
         )  # fmt: skip
 
     async def state(self, run: str) -> bytes | None:
@@ -114,6 +122,50 @@ async def test_the_first_run_begins_and_the_next_ones_wait_in_order(thread: Thre
     assert await thread.runs() == ["one", "two", "three"]
     assert await thread.store.ahead(thread.tenant, "three", thread.line) == ["one", "two"]
     assert await thread.store.ahead(thread.tenant, "elsewhere", thread.line) == []
+
+
+def asked(number: int, second: int | None = None) -> str:
+    """As `Delivery.place`: a number in RUNS, and when."""
+    return f"{number}:2026-01-01T00:00:{number if second is None else second:02}+00:00"
+
+
+async def test_who_was_asked_for_earlier_waits_before_those_that_were_accepted_earlier(
+    thread: Thread,
+) -> None:
+    for number in (1, 4, 5, 2, 6, 3):
+        await thread.admit(str(number), asked=asked(number))
+    assert await thread.runs() == ["1", "2", "3", "4", "5", "6"]
+
+
+async def test_nobody_gets_before_who_is_first_in_line(thread: Thread) -> None:
+    for number in (3, 4, 2, 1):
+        await thread.admit(str(number), asked=asked(number))
+    assert await thread.runs() == ["3", "1", "2", "4"]
+    assert await thread.state("3") == b"begun"
+
+
+@pytest.mark.parametrize(
+    "place", [asked(1, 9), asked(9, 1), ""], ids=["stream made anew", "clock behind", "of another version"]
+)
+async def test_who_is_not_surely_earlier_waits_behind(thread: Thread, place: str) -> None:
+    for number in (3, 4):
+        await thread.admit(str(number), asked=asked(number))
+    assert not (await thread.admit("other", asked=place)).cancelled
+    assert await thread.runs() == ["3", "4", "other"]
+
+
+@pytest.mark.parametrize("over", [True, False], ids=["ended", "at work"])
+async def test_who_comes_after_a_later_run_that_interrupts_is_cancelled(
+    thread: Thread, *, over: bool
+) -> None:
+    assert not (await thread.admit("3", asked=asked(3), interrupts=True)).cancelled
+    if over:
+        await thread.save("3", done=True)
+    late = await thread.admit("2", asked=asked(2), interrupts=True)
+    assert (late.cancelled, late.queued) == (True, not over)
+    assert await thread.store.is_cancelled(thread.tenant, "2"), "whoever takes over knows it, too"
+    assert not (await thread.admit("4", asked=asked(4))).cancelled
+    assert (await thread.admit("1", asked=asked(1))).cancelled, "the late one did not undo it"
 
 
 async def test_a_run_that_will_not_wait_leaves_nothing(thread: Thread) -> None:
