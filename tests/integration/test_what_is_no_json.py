@@ -165,6 +165,35 @@ async def test_an_error_without_a_text_fails_the_run_once(run, hook, error, text
     assert calls == 1
 
 
+async def cancelling(_args):
+    task = asyncio.current_task()
+    assert task
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("hook", sorted(ARRAYS.keys() - {"process_api_error"}))
+async def test_a_hook_that_cancels_its_own_task_fails_the_run_once_and_is_named(run, hook):
+    result, calls = await with_hook(run, hook, cancelling)
+    told = result.error
+    assert (told.code, told.processor_id, told.message) == ("PROCESSOR_FAILED", "p", "cancelled its own task")
+    assert calls == 1
+
+
+async def test_an_error_hook_that_cancels_its_own_task_leaves_the_error_of_the_model(run):
+    """R-AE-7."""
+    result, calls = await with_hook(run, "process_api_error", cancelling)
+    assert (result.error.code, calls) == ("MODEL_FAILED", 1)
+
+
+async def test_a_tool_that_cancels_its_own_task_is_a_tool_error(run):
+    """R-TX-4."""
+    told = await run(CALL, DONE, tools=[tool("t", cancelling)])
+    [failed] = [chunk for chunk in told.chunks if chunk["type"] == "tool-error"]
+    assert failed["payload"]["error"]["message"] == "cancelled its own task"
+    assert told.result.text == "done"
+
+
 @pytest.mark.parametrize("hook", ["process_input", "process_output_step", "process_output_result"])
 @pytest.mark.parametrize(
     ("reason", "given", "metadata"),

@@ -327,7 +327,7 @@ class SessionServer:
             "stream %s starts over elsewhere: its processors would not make the same chunks again", session.id
         )
         await self._tell(session, {"t": True, "unknown": True})
-        self._end(session)
+        asyncio.get_running_loop().call_soon(self._end, session)  # not by what this task runs
         await asyncio.sleep(0)  # whoever works on it ends here
 
     async def _miss(self, session: Session) -> None:

@@ -58,6 +58,63 @@ async def test_what_is_raised_there_is_raised(error):
     assert not is_ours(caught.value)
 
 
+async def cancels_itself():
+    task = asyncio.current_task()
+    assert task
+    task.cancel()
+
+
+async def waits():
+    await cancels_itself()
+    await asyncio.sleep(0)
+
+
+async def waits_for_another():
+    await cancels_itself()
+    await asyncio.create_task(asyncio.sleep(0))
+
+
+@pytest.mark.parametrize("code", [cancels_itself, waits, waits_for_another])
+async def test_what_cancels_its_own_task_has_failed_and_its_task_is_not_cancelled(code):
+    with pytest.raises(asyncio.CancelledError, match="cancelled its own task") as caught:
+        await awaited(code())
+    assert not is_ours(caught.value)
+    await asyncio.sleep(0)
+
+
+async def test_what_catches_that_goes_on_for_as_long_as_it_needs(caplog):
+    async def catches():
+        with contextlib.suppress(asyncio.CancelledError):
+            await waits()
+        await asyncio.sleep(awaiting._LEFT_SECONDS * 3)
+        return 7
+
+    assert await awaited(catches()) == 7
+    task = asyncio.current_task()
+    assert task
+    assert not task.cancelling()
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("code", [cancels_itself, waits])
+async def test_who_is_cancelled_is_so_though_what_he_waits_for_cancels_itself_too(code):
+    begun = asyncio.Event()
+
+    async def cleans():
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await code()
+
+    waiting = asyncio.create_task(awaited(cleans()))
+    await begun.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert waiting.cancelling() == 1
+
+
 async def test_what_was_raised_there_is_gone_with_its_error():
     class Held:
         pass

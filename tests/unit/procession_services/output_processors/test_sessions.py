@@ -13,6 +13,7 @@ import pytest_asyncio
 from nats.errors import OutboundBufferLimitError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from procession.awaiting import awaited
 from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.work import WorkCommand
@@ -311,6 +312,18 @@ async def test_what_comes_by_chance_is_told_first_and_never_goes_among_what_clie
     await asyncio.sleep(0)
     assert session.task.done() == astray
     await ended(session.task)
+
+
+async def test_a_stream_that_a_hook_has_start_over_elsewhere_is_not_cancelled_by_that_hook() -> None:
+    async def publish(*_: Any, **__: Any) -> None:
+        """To nobody."""
+
+    bus: Any = SimpleNamespace(publish=publish, subscribe=None)
+    session, server = session_of(), server_on(bus)
+    session.timed, session.outbox = False, SimpleNamespace(astray=True, timed=False)
+    session.task = asyncio.create_task(awaited(server._goes_by_chance(session)))
+    await asyncio.wait({session.task})
+    assert (session.task.cancelled(), session.task.cancelling()) == (True, 1)
 
 
 async def test_a_redis_that_does_not_answer_is_no_failure_of_the_stream_hook_that_asked_it(
