@@ -13,6 +13,8 @@ _GIVEN_DEPTH: Final = 100
 _AROUND: Final = 200 - _GIVEN_DEPTH
 """pydantic reads 200 levels. So many are left for what is made of such a value: messages, results, commands, states."""
 _TOO_DEEP: Final = "... contains itself, or is nested too deeply"
+UNTOUCHED: Final = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+"""orjson's options for chunks: it refuses dates and dataclasses, of which it would make texts and objects."""
 _LONGEST_ERROR: Final = 8192
 """Characters of an error's text: several messages of a run say it, some of them more than once."""
 

@@ -16,7 +16,7 @@ from procession.awaiting import awaited
 from procession.calls import Calls, Clock, Link, TurnWriter, abort, failure, of_another, within
 from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
-from procession.json_values import NotJsonError, given
+from procession.json_values import UNTOUCHED, NotJsonError, given
 from procession.processor import Hook
 from procession.response import ResponseCollector
 from procession.returns import INVALID_RETURN, chunk_fault, is_chunk, wrong
@@ -24,8 +24,8 @@ from procession_schemas.chunks import CORE_TYPES, HIDDEN_TYPES, RUNTIME_TYPES, C
 
 UNDELIVERED = HIDDEN_TYPES | {"finish"}
 """Chunks of an answer that are not the client's."""
-_AS_TEXT = CORE_TYPES - {"tool-call", "tool-result"}
-"""Chunks in which a date becomes a text: to look for one in each delta takes long."""
+_FREQUENT = CORE_TYPES - {"tool-call", "tool-result"}
+"""Chunks in which a NaN becomes null, and an enum its value: to look for one in each delta takes long."""
 _HOOK = Hook.OUTPUT_STREAM
 
 
@@ -223,7 +223,7 @@ class StreamChain:
                 raise self._refused(k, f"returned {chunk_fault(each)}")
             if each["type"] in RUNTIME_TYPES:
                 self._check_received(k, chunk, kind, each["type"])
-            elif told := (_unsendable if each["type"] in _AS_TEXT else _not_json)(each):
+            elif told := (_unsendable if each["type"] in _FREQUENT else _not_json)(each):
                 raise self._refused(k, f"returned {told}")
         return made
 
@@ -253,6 +253,15 @@ class StreamChain:
                     return self._left(chunk, told)
         return None
 
+    def makers(self, kind: str, fits: Callable[[Chunk], bool]) -> list[str]:
+        """The ids of the links of which one has made a chunk of that type that does not fit.
+
+        These are the last one that gets such chunks and was given none that does not fit, and all behind it.
+        """
+        gets = [k for k in range(len(self.links)) if self._data[k] or not kind.startswith("data-")]
+        first = max((k for k in gets if all(map(fits, self.parts[k]))), default=0)
+        return [link.id for link in self.links[first:]]
+
     def _left(self, chunk: Chunk, told: str) -> ProcessorError:
         pairs = zip(self.links, self.parts, strict=True)
         had = [link.id for link, received in pairs if any(each is chunk for each in received)]
@@ -269,7 +278,7 @@ class StreamChain:
 def _unsendable(chunk: Chunk) -> str:
     """What keeps clients from getting a chunk; empty where nothing does."""
     try:
-        orjson.dumps(chunk)
+        orjson.dumps(chunk, option=UNTOUCHED)
     except TypeError:
         return _not_json(chunk)
     return ""

@@ -1,6 +1,7 @@
 """However a stream ends, its sender is told of it at once: no run waits for its deadline."""
 
 import asyncio
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from procession.stream import StreamChain
 from procession_services.bus import Bus
-from procession_services.output_processors import sessions
+from procession_services.output_processors import feeding, sessions
 from procession_services.output_processors.opening import Opener
 from procession_services.output_processors.parts import PartsStore
 from procession_services.output_processors.sessions import SessionServer
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")
 CALL = {"chunks": ["Hel", "lo"], "tool_calls": [{"id": "c", "name": "t", "arguments": {}}]}
 DONE = {"chunks": ["done"]}
 SURROGATE = "\ud800"
+DAY = dt.date(2026, 1, 1)
 HOOK = "processOutputStream"
 
 
@@ -92,6 +94,15 @@ def number_in_place(args):
     return args.part
 
 
+def date(args):
+    return {**args.part, "payload": {**args.part["payload"], "on": DAY}}
+
+
+def date_in_place(args):
+    args.part["payload"]["on"] = DAY
+    return args.part
+
+
 def failure(_args):
     raise ValueError(SURROGATE)
 
@@ -107,6 +118,8 @@ def failure(_args):
         (text_in_place, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
         (number, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
         (number_in_place, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
+        (date, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
+        (date_in_place, "PROCESSOR_RETURNED_INVALID_VALUE", ("p", HOOK)),
         (failure, "PROCESSOR_FAILED", ("p", HOOK)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -114,6 +127,57 @@ def failure(_args):
 async def test_what_is_no_json_in_a_stream_hook_ends_the_run_with_its_name(run, what, code, place):
     error = (await run(at_text(what))).error
     assert (error.code, (error.processor_id, error.hook)) == (code, place)
+
+
+def long(args):
+    return {**args.part, "payload": {**args.part["payload"], "text": "x" * 9_000_000}}
+
+
+def long_in_place(args):
+    args.part["payload"]["text"] = "x" * 9_000_000
+    return args.part
+
+
+async def written(args):
+    await args.writer.custom({"type": "data-x", "data": "x" * 9_000_000})
+    return args.part
+
+
+@pytest.mark.parametrize(
+    ("hooks", "who"),
+    [
+        ([long], "a"),
+        ([long_in_place], "a"),
+        ([written], "a"),
+        ([same, long], "b"),
+        ([same, written], ""),
+        ([long, same], ""),
+    ],
+)
+async def test_a_chunk_that_a_hook_has_made_too_long_is_told_with_its_name(system, hooks, who):
+    """Or with those who may have made it."""
+    refs = [processor(name, process_output_stream=at_text(do)) for name, do in zip("ab", hooks, strict=False)]
+    result, _ = await system.run({"chunks": ["Hel", "lo"]}, agent={"outputProcessors": refs})
+    error = result.error
+    assert (error.code, error.processor_id or "", error.hook) == ("CHUNK_NOT_SENDABLE", who, HOOK)
+    assert error.message.endswith("it was made by one of 'a', 'b'") == (not who)
+
+
+@pytest.mark.parametrize(
+    ("value", "code"), [("x" * 9_000_000, "CHUNK_NOT_SENDABLE"), (DAY, "PROCESSOR_RETURNED_INVALID_VALUE")]
+)
+async def test_so_is_one_that_goes_with_what_comes_behind_the_stream(system, monkeypatch, value, code):
+    monkeypatch.setattr(feeding, "TOGETHER_SECONDS", 60)
+    monkeypatch.setattr(feeding, "_FIRST_SECONDS", 60)
+
+    def swells(args):
+        if args.part["type"] == "text-end":
+            args.part["payload"]["x"] = value
+        return args.part
+
+    refs = [processor("p", process_output_stream=swells)]
+    error = (await system.run(DONE, agent={"outputProcessors": refs}))[0].error
+    assert (error.code, error.processor_id, error.hook) == (code, "p", HOOK)
 
 
 async def test_a_hook_that_cancels_its_own_task_ends_the_run_with_its_name(run):

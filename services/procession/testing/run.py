@@ -11,6 +11,7 @@ from procession.args import RequestContext, Violation, Writer
 from procession.calls import Calls, Link, TurnWriter
 from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError, TripWire
+from procession.json_values import UNTOUCHED
 from procession.message_list import MessageList
 from procession.processor import Hook
 from procession.response import ResponseCollector
@@ -167,7 +168,7 @@ class KitRun:
 
     def _deliver(self, chunk: Chunk) -> None:
         try:
-            self.delivered.append(orjson.loads(orjson.dumps(chunk)))
+            self.delivered.append(orjson.loads(orjson.dumps(chunk, option=UNTOUCHED)))
         except TypeError as error:
             text = f"a chunk ({chunk['type']}) contains something that is not JSON: {error}"
             raise ProcessorError(text, code="CHUNK_NOT_SENDABLE") from error

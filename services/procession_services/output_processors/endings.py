@@ -9,8 +9,10 @@ from procession.authors import said
 from procession.context import RunContext
 from procession.errors import InvalidOptionsError, ProcessorError, TripWire, UnknownComponentError
 from procession.json_values import error_text
+from procession.processor import Hook
 from procession_services.output_processors.opening import Session
 from procession_services.processor_host.job import Job
+from procession_services.processor_host.outbox import UnsendableError
 from procession_services.processor_host.wire import wire_failure, wire_tripwire
 
 log = logging.getLogger(__name__)
@@ -108,3 +110,20 @@ def unsendable(session: Session, error: TypeError) -> ProcessorError:
         failure = found
     session.calls.blame(failure)
     return failure
+
+
+def explained(session: Session, error: UnsendableError) -> ProcessorError:
+    """The error about a chunk that cannot be sent, with the stream hook that has made it, or those that may have."""
+    if spoiled := session.chain.spoiled(error):
+        return spoiled
+    is_behind = session.behind is not None and error.number >= session.behind
+    if is_behind or error.kind == "object":  # which is made of texts that have come through
+        return error
+    makers = session.chain.makers(error.kind, session.outbox.takes)
+    several = f"; it was made by one of {', '.join(map(repr, makers))}" if makers[1:] else ""
+    return ProcessorError(
+        f"{error}{several}",
+        processor_id="" if several else makers[0],
+        hook=Hook.OUTPUT_STREAM.value,
+        code=error.code,
+    )

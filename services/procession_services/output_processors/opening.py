@@ -66,6 +66,8 @@ class Session:
     """Those of the frames since the last acknowledgement."""
     missing: int = -1
     flush_at: float = 0.0
+    behind: int | None = None
+    """The number of the first chunk that comes from behind the stream."""
     job: Job | None = None
     """What we went on with when the stream had ended well."""
     timed: bool = False

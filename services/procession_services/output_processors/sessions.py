@@ -14,7 +14,7 @@ from procession.json_values import encoded
 from procession.services import KeyValueStore
 from procession_schemas import subjects
 from procession_schemas.work import ModelOp, UnlessToolsOp, WorkCommand
-from procession_services.output_processors.endings import ending, given_back, outcome, unsendable
+from procession_services.output_processors.endings import ending, explained, given_back, outcome, unsendable
 from procession_services.output_processors.feeding import feed, taken
 from procession_services.output_processors.local import within
 from procession_services.output_processors.opening import ForgottenError, Opener, Session
@@ -123,6 +123,7 @@ class SessionServer:
             session.taken = len(lease["chunks"])
         session.reply = reply
         session.chain.on_chance = partial(self._goes_by_chance, session)
+        session.outbox.explain = partial(explained, session)
         self._sessions[session.id] = session
         self._bus.on_bounce[self._address(session)] = lambda: self._end(session)
         session.task = asyncio.create_task(self._serve(session))
@@ -236,7 +237,7 @@ class SessionServer:
             session.task.cancel()
 
     def _forget(self, session: Session) -> None:
-        session.chain.on_chance = None  # no circle (ADR 23)
+        session.chain.on_chance = session.outbox.explain = None  # no circle (ADR 23)
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
         self._bus.on_bounce.pop(self._address(session), None)
@@ -274,6 +275,7 @@ class SessionServer:
 
     async def _go_on(self, session: Session) -> None:
         """Runs the operations of the lease, from that of the model whose answer this is."""
+        session.behind = session.outbox.next_seq
         if not session.command.ops:
             return
 

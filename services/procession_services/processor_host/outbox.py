@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from procession.errors import ProcessorError
+from procession.json_values import UNTOUCHED
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
 from procession_services.bus import Bus, Hold
@@ -43,6 +44,14 @@ class Shown(NamedTuple):
 
 
 _NOTHING_SHOWN = Shown()
+
+
+class UnsendableError(ProcessorError):
+    """A chunk that is too long, or holds what is not JSON: its number and type."""
+
+    def __init__(self, number: int, kind: str, why: str) -> None:
+        super().__init__(f"a chunk ({kind}) {why}", code="CHUNK_NOT_SENDABLE")
+        self.number, self.kind = number, kind
 
 
 async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> Shown:
@@ -106,6 +115,8 @@ class Outbox:
         self.timed = self.differs = False
         self.unattended: Callable[[], None] | None = None
         """Called once, when a chunk comes that nobody is about to send."""
+        self.explain: Callable[[UnsendableError], ProcessorError] | None = None
+        """Says who has made a chunk that cannot be sent."""
         self._asked: int | None = None
         self._gave_up = False
         self._bus, self._run, self._live = bus, run, live
@@ -274,8 +285,8 @@ class Outbox:
         if len(chunks) == 1:
             self.next_seq = seq  # nobody gets what has numbers from here on
             self._ready.clear()
-            kind = chunks[0]["type"]
-            raise ProcessorError(f"a chunk ({kind}) {why}", code="CHUNK_NOT_SENDABLE")
+            refused = UnsendableError(seq, chunks[0]["type"], why)
+            raise self.explain(refused) if self.explain else refused
         middle = len(chunks) // 2
         await self._publish(middle, {k: v for k, v in marks.items() if k == "reset"})
         await self._publish(len(chunks) - middle, {k: v for k, v in marks.items() if k == "end"})
@@ -284,7 +295,7 @@ class Outbox:
         batch = {"run": self._run, "seq": seq, "fence": self.fence, "chunks": chunks, **marks}
         if self.timed:
             batch["timed"] = True
-        return orjson.dumps(batch)
+        return orjson.dumps(batch, option=UNTOUCHED)
 
     async def _tell(self, body: bytes, *, end: bool = False) -> None:
         number = await self._bus.publish_kept(self._subject, body, ask=end)

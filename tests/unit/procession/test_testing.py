@@ -1,5 +1,6 @@
 """The kit that authors test with: it has to fail where production would."""
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -247,6 +248,7 @@ async def test_state_arrives_as_a_copy():
 
 
 SURROGATE = "\ud800"
+DAY = dt.date(2026, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,7 @@ async def test_a_choice_of_one_tool_is_spelled_as_the_contract_does():
     assert (await kit.input_step()).config.tool_choice == {"type": "tool", "toolName": "t"}
 
 
-@pytest.mark.parametrize("value", [{1}, SURROGATE, 2**70], ids=["set", "surrogate", "long"])
+@pytest.mark.parametrize("value", [{1}, SURROGATE, 2**70, DAY], ids=["set", "surrogate", "long", "date"])
 async def test_a_chunk_that_cannot_be_sent_is_an_error(value):
     kit = ProcessorKit(processor(process_output_stream=lambda args: {**args.part, "x": value}))
     with pytest.raises(ProcessorError, match=r"returned a chunk that is not JSON: chunk\['x'\] ") as caught:
@@ -280,11 +282,13 @@ async def test_a_chunk_that_cannot_be_sent_is_an_error(value):
     assert (caught.value.code, caught.value.processor_id) == ("PROCESSOR_RETURNED_INVALID_VALUE", "p")
 
 
-@pytest.mark.parametrize("value", [{1}, SURROGATE, 5], ids=["set", "surrogate", "int"])
-async def test_so_is_one_that_a_hook_has_spoiled_in_place(value):
+@pytest.mark.parametrize(
+    ("field", "value"), [("text", {1}), ("text", SURROGATE), ("text", 5), ("textual", DAY)]
+)
+async def test_so_is_one_that_a_hook_has_spoiled_in_place(field, value):
     def spoils(args):
         if args.part["type"] == "text-delta":
-            args.part["payload"]["text"] = value
+            args.part["payload"][field] = value
         return args.part
 
     kit = ProcessorKit(processor(process_output_stream=spoils))
