@@ -1,6 +1,7 @@
 """Settings of a model call: their names, and the form in which they travel."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
@@ -35,6 +36,8 @@ _LIMITS: Final = ("totalMs", "stepMs", "firstChunkMs", "chunkMs")
 """What `timeout` may say by name."""
 _NUMBERS: Final = ("temperature", "topP", "presencePenalty", "frequencyPenalty")
 _WHOLE_NUMBERS: Final = ("maxOutputTokens", "topK", "seed")
+HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+HEADER_VALUE: Final = re.compile(r"[^\r\n\0\ud800-\udfff]*")
 _NAMES: Final = {to_snake(name): name for name in (*SETTINGS, *_LIMITS)}
 
 
@@ -90,7 +93,7 @@ def _misfits(settings: Mapping[str, Any]) -> Iterator[str]:
     if not _are_stops(given.get("stopSequences", ())):
         yield "`stopSequences` must be an array of strings"
     if not _are_headers(given.get("headers", {})):
-        yield "`headers` must be an object of strings"
+        yield "`headers` must be an object of strings, each of one line, with names that HTTP allows"
     limits = given.get("timeout", 0)
     times = limits if isinstance(limits, Mapping) else {"": limits}
     if not all(_is_time(time) for name, time in times.items() if name in ("", *_LIMITS)):
@@ -122,9 +125,23 @@ def _named(settings: Mapping[str, Any]) -> JsonObject:
 
 
 def _are_headers(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values())
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str)
+        and isinstance(each, str)
+        and HEADER_NAME.fullmatch(name)
+        and HEADER_VALUE.fullmatch(each)
+        for name, each in value.items()
+    )
 
 
 ModelSettings = Annotated[JsonObject, AfterValidator(_known)]
 
-__all__ = ["SETTINGS", "ModelSettings", "retries_of", "setting_of", "unknown_settings"]
+__all__ = [
+    "HEADER_NAME",
+    "HEADER_VALUE",
+    "SETTINGS",
+    "ModelSettings",
+    "retries_of",
+    "setting_of",
+    "unknown_settings",
+]

@@ -34,6 +34,10 @@ class StepConfig(WireStruct):
     model_by: Annotated[
         str | None, Field(description="The processor whose processInputStep chose the model.")
     ] = None
+    set_by: Annotated[
+        dict[str, str],
+        Field(description="The processors whose processInputStep set something else, by the name of that."),
+    ] = field(default_factory=dict)
     tools: dict[str, ToolRef] = field(default_factory=dict)
     tool_choice: Annotated[Any, AfterValidator(plain_choice)] = "auto"
     active_tools: list[str] | None = None

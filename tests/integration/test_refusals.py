@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
+from tests.support.hooked import processor
 from tests.support.system import finished
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -194,6 +195,39 @@ async def test_an_unknown_model_of_a_step_names_who_chose_it(system):
     error = result.error
     assert (error.code, error.field) == ("PROCESSOR_RETURNED_UNSUPPORTED_MODEL", None)
     assert (error.processor_id, error.hook) == ("chooser", "processInputStep")
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "said"),
+    [
+        ({"model_settings": {"headers": {"x": "y\n"}}}, "PROCESSOR_RETURNED_INVALID_VALUE", "`headers`"),
+        ({"provider_options": {"openai": 5}}, "MODEL_FAILED", "providerOptions.openai must be an object"),
+        ({"provider_options": {"openai": {"model": "x"}}}, "MODEL_FAILED", "may not set model"),
+        ({"tool_choice": {"type": "tool", "toolName": "x"}}, "MODEL_FAILED", "toolChoice demands 'x'"),
+        ({"structured_output": {"schema": {"type": 5}}}, "MODEL_FAILED", "schema of the answer is unusable"),
+        ({"structured_output": {"schema": {}, "model": "openai/x"}}, "UNSUPPORTED", "structuredOutput.model"),
+    ],
+)
+async def test_a_setting_of_a_step_that_cannot_be_used_names_who_set_it(system, settings, code, said):
+    """D-30; neither who set something else, nor where the agent did."""
+    array = [
+        processor("a", process_input_step=lambda _: {"provider_options": {"x": {}}, "model_settings": {}}),
+        processor("p", process_input_step=lambda _: settings),
+        processor("z", process_input_step=lambda _: {"active_tools": ["echo"]}),
+    ]
+    agent = {"inputProcessors": array, "tools": ["echo"]}
+    error = (await system.run({"chunks": ["{}"]}, agent=agent))[0].error
+    assert (error.code, error.processor_id, error.hook) == (code, "p", "processInputStep")
+    assert said in error.message
+
+
+async def test_a_setting_of_the_agent_that_cannot_be_used_names_no_processor(system):
+    agent = {
+        "providerOptions": {"openai": {"model": "x"}},
+        "inputProcessors": [processor("p", process_input_step=lambda _: {"tool_choice": "none"})],
+    }
+    error = (await system.run({"chunks": ["x"]}, agent=agent))[0].error
+    assert (error.code, error.processor_id, error.hook) == ("MODEL_FAILED", None, None)
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"\xff\xfe", b"[1]", b"null", b'"text"'])

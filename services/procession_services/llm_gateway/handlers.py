@@ -97,7 +97,8 @@ class ModelRunner:
         structured = config.structured_output
         if structured and structured.model:  # the plan has made a processor of what the request says
             raise _unsupported(
-                "a step cannot set structuredOutput.model; set it on the agent or in the request"
+                "a step cannot set structuredOutput.model; set it on the agent or in the request",
+                config.set_by.get("structuredOutput"),
             )
         if op.keyless and not is_withholdable(config.model):
             raise _unsupported(
@@ -159,8 +160,11 @@ class ModelRunner:
         job.ctx.usage = add_usage(job.ctx.usage, collector.usage)
 
 
-def _unsupported(message: str) -> ProcessorError:
-    return ProcessorError(message, code="UNSUPPORTED", name="UnsupportedError")
+def _unsupported(message: str, set_by: str | None = None) -> ProcessorError:
+    hook = Hook.INPUT_STEP.value if set_by else ""
+    return ProcessorError(
+        message, processor_id=set_by or "", hook=hook, code="UNSUPPORTED", name="UnsupportedError"
+    )
 
 
 def _unknown_model(config: StepConfig) -> ProcessorError:
@@ -195,6 +199,8 @@ def _break_off(job: Job, answer: "_Answer", response: dict[str, Any]) -> NoRetur
         raise Cancelled
     ctx.messages.append_response_parts(parts, metadata=metadata_of(ctx.config.model))
     response["error"], response["finishReason"] = answer.failure.to_wire(), "error"
+    if set_by := ctx.config.set_by.get(answer.failure.setting):
+        response["error"]["setBy"] = set_by
     raise ModelFailed(response["error"])
 
 

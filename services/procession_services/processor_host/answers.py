@@ -4,7 +4,7 @@ from typing import Any
 
 from procession.context import RunContext, add_usage
 from procession.response import REPLAYED, local_calls
-from procession.structured import parse_object
+from procession.structured import parse_object, schema_problem
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import StepFacts
 from procession_services.processor_host.errors import ModelFailed
@@ -77,5 +77,8 @@ def _structure(job: Job, response: dict[str, Any]) -> None:
         job.emit(chunk)
     elif structured.error_strategy == "strict":
         error = {"name": "StructuredOutputError", "message": problem, "kind": "structured-output"}
+        set_by = job.ctx.config.set_by.get("structuredOutput")
+        if set_by and schema_problem(structured.schema_):
+            error["setBy"] = set_by
         response["error"], response["finishReason"] = error, "error"
         raise ModelFailed(error)

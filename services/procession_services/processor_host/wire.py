@@ -11,6 +11,7 @@ from procession.errors import (
 )
 from procession.json_values import error_text
 from procession.messages import InvalidMessageError
+from procession.processor import Hook
 from procession_schemas.run import Failure, Tripwire
 from procession_services.processor_host.fitting import fitting_tripwire
 
@@ -64,11 +65,14 @@ def _code_of(error: Exception) -> str:
 
 
 def failure_of(error: dict[str, Any]) -> Failure:
-    """A provider's error as the client is told."""
+    """A provider's error as the client is told; one over what a hook has set (`setBy`) names that."""
+    set_by = error.get("setBy")
     return Failure(
         code="MODEL_FAILED",
         message=error.get("message", ""),
         name=error.get("name"),
         status_code=error.get("statusCode"),
         is_retryable=error.get("isRetryable"),
+        processor_id=set_by,
+        hook=Hook.INPUT_STEP.value if set_by else None,
     )

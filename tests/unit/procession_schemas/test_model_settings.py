@@ -100,7 +100,7 @@ def test_a_request_with_very_many_unknown_settings_is_judged_soon() -> None:
     assert seconds(judged) < 0.5
 
 
-@pytest.mark.parametrize("headers", [5, "x", ["x"], {"x": 5}])
+@pytest.mark.parametrize("headers", [5, "x", ["x"], {"x": 5}, {"x y": "z"}, {"x": "y\n"}])
 def test_headers_that_are_none_are_told(headers: Any) -> None:
     with pytest.raises(ValidationError, match="`headers` must be an object of strings"):
         RunRequest.model_validate({"input": "Hi", "modelSettings": {"headers": headers}})

@@ -41,6 +41,7 @@ class ProviderError(Exception):
         response_body: Start of the response's body, for processors that look for a phrase (R-PRE-3).
         headers: Response headers that say when to come back, names in lower case.
         cause: What the error is made of, in wire form: for `stream` the event itself, as R-SER-2 reads it.
+        setting: What of the step's settings cannot be sent, so that nobody was asked.
     """
 
     message: str
@@ -54,6 +55,7 @@ class ProviderError(Exception):
     response_body: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     cause: dict[str, Any] | None = None
+    setting: str = ""
 
     def __str__(self) -> str:
         return _cut(self.message)

@@ -60,6 +60,14 @@ _TAKEN: Final = frozenset({"model", "messages", "stream", "stream_options", "too
 """Fields of the request body that belong to the call itself."""
 
 
+class UnsendableError(ValueError):
+    """A `setting` of the step that cannot be sent."""
+
+    def __init__(self, told: str, setting: str) -> None:
+        super().__init__(told)
+        self.setting = setting
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """How long a provider may take, in seconds; None waits for ever."""
@@ -76,7 +84,8 @@ def litellm_kwargs(call: ModelCall) -> dict[str, Any]:
     are the gateway's, R-MS-3) and drops parameters that the provider does not know.
 
     Raises:
-        ValueError: when the prompt, a provider option or the tool choice cannot be sent; says which and why.
+        UnsendableError: when a provider option or the tool choice cannot be sent; says which and why.
+        ValueError: when the prompt cannot.
     """
     kwargs: dict[str, Any] = {
         "model": call.model,
@@ -185,9 +194,10 @@ def _choice(choice: Any, tools: Mapping[str, Any]) -> Any:
     if not isinstance(name, str):
         form = '{"type": "tool", "toolName": ...}'
         message = f'toolChoice is {choice!r}; use "auto", "none", "required" or {form}'
-        raise ValueError(message)  # noqa: TRY004 - one class for whatever cannot be sent
+        raise UnsendableError(message, "toolChoice")
     if name not in tools:
-        raise ValueError(f"toolChoice demands {name!r}, but the model sees only {', '.join(tools)}")
+        message = f"toolChoice demands {name!r}, but the model sees only {', '.join(tools)}"
+        raise UnsendableError(message, "toolChoice")
     return {"type": "function", "function": {"name": name}}
 
 
@@ -204,9 +214,11 @@ def _options(call: ModelCall) -> dict[str, Any]:
     kwargs = {_KNOWN[name]: value for name, value in own.items() if name in _KNOWN}
     body = {name: value for name, value in own.items() if name not in _KNOWN}
     if taken := sorted(_TAKEN & body.keys()):
-        raise ValueError(f"{where} may not set {', '.join(taken)}: the call sets that itself")
+        told = f"{where} may not set {', '.join(taken)}: the call sets that itself"
+        raise UnsendableError(told, "providerOptions")
     if body and call.provider == "anthropic":
-        raise ValueError(f"{where} has no {', '.join(sorted(body))}; known: {', '.join(sorted(_KNOWN))}")
+        told = f"{where} has no {', '.join(sorted(body))}; known: {', '.join(sorted(_KNOWN))}"
+        raise UnsendableError(told, "providerOptions")
     thinking = kwargs.get("thinking")
     if isinstance(thinking, Mapping) and "budgetTokens" in thinking:
         rest = {name: value for name, value in thinking.items() if name != "budgetTokens"}
@@ -229,5 +241,5 @@ def _of_ollama(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping | None):
-        raise ValueError(f"{where} must be an object")  # noqa: TRY004 - one class for whatever cannot be sent
+        raise UnsendableError(f"{where} must be an object", "providerOptions")
     return value or {}

@@ -20,7 +20,13 @@ from procession_schemas.chunks import Chunk
 from procession_services.llm_gateway.core.adapter import REASONS, ChunkAdapter
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
-from procession_services.llm_gateway.core.request import Timeouts, litellm_kwargs, service_tier, timeouts
+from procession_services.llm_gateway.core.request import (
+    Timeouts,
+    UnsendableError,
+    litellm_kwargs,
+    service_tier,
+    timeouts,
+)
 from procession_services.llm_gateway.providers.direct import (
     Connections,
     build_request,
@@ -174,7 +180,10 @@ class LiteLLMProvider:
         try:
             kwargs = litellm_kwargs(call)
         except ValueError as error:
-            raise ProviderError(str(error), provider=call.provider, model=call.model) from error
+            setting = error.setting if isinstance(error, UnsendableError) else ""
+            raise ProviderError(
+                str(error), provider=call.provider, model=call.model, setting=setting
+            ) from error
         deadlines = _Deadlines(timeouts(call.model_settings))
         request = None
         async with deadlines.next():

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -18,6 +17,7 @@ import httpx
 from aiohappyeyeballs import start_connection
 from yarl import URL
 
+from procession_schemas.model_settings import HEADER_NAME, HEADER_VALUE
 from procession_services.llm_gateway.providers.direct.exchange import Connection
 from procession_services.llm_gateway.providers.openai_events import END, EventReader, Reader, event_batches
 
@@ -37,8 +37,6 @@ _REST_SECONDS: Final = 0.05
 """How long the end of a body may come behind what ends its stream, for the connection to be kept."""
 _REFUSAL_SECONDS: Final = 5.0
 _REFUSAL_BYTES: Final = 64 * 1024
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE: Final = re.compile(r"[^\r\n\0\ud800-\udfff]*")
 _OURS: Final = frozenset(
     {
         "accept-encoding",  # what is compressed is undone, but not asked for
@@ -261,7 +259,7 @@ def _headers(request: Request) -> dict[str, str]:
     chosen = {}
     for name, value in request.headers.items():
         try:
-            is_one = _NAME.fullmatch(name) and _VALUE.fullmatch(value)
+            is_one = HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value)
         except TypeError:  # of what is no text
             is_one = None
         if not is_one:
