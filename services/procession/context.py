@@ -1,6 +1,7 @@
 """The context of a run: everything that hooks see and change, as it travels between services."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -151,12 +152,27 @@ class RunContext:
         return body
 
     def _too_long(self, size: int, hook: str) -> ProcessorError:
-        sizes = {processor: len(orjson.dumps(state)) for processor, state in self.states.items()}
-        kept = {**sizes, "": size - sum(sizes.values())}
-        most = max(kept, key=lambda processor: kept[processor])
-        whose = f"in the state of {most}" if most else "in messages, steps and the rest"
-        text = f"the data of the run has {size} bytes, {kept[most]} of them {whose}; at most {_MOST_BYTES} are allowed"
-        return ProcessorError(text, processor_id=most, hook=hook, code="CONTEXT_TOO_LONG")
+        kept = Counter[tuple[str, str]]()
+        for processor, state in self.states.items():
+            kept[f"the state of {processor}", processor] = len(orjson.dumps(state))
+        for tool, result in self._tool_results():
+            kept[f"results of the tool {tool!r}", ""] += len(orjson.dumps(result))
+        kept["messages, steps and the rest", ""] = size - kept.total()
+        [((what, processor), most)] = kept.most_common(1)
+        text = f"the data of the run has {size} bytes, {most} of them in {what}; at most {_MOST_BYTES} are allowed"
+        return ProcessorError(text, processor_id=processor, hook=hook, code="CONTEXT_TOO_LONG")
+
+    def _tool_results(self) -> Iterator[tuple[str, Any]]:
+        """What tools gave, with their names, as often as it is kept."""
+        for outcome in self.outcomes:
+            yield outcome["toolName"], outcome.get("result")
+        for step in self.steps:
+            for given in step.get("toolResults", []):
+                yield given["toolName"], given["output"]
+        for message in self.messages.get.all.db():
+            for part in message["content"]["parts"]:
+                if invocation := part.get("toolInvocation"):
+                    yield invocation["toolName"], invocation.get("result")
 
     def check_states(self, hook: str = "") -> None:
         """Raises ProcessorError where the state of a processor is no JSON."""

@@ -241,6 +241,19 @@ async def test_and_one_that_is_longer_than_a_message_does_not_end_the_run(run):
     assert (told.result.status, told.result.text) == ("finished", "done")
 
 
+@pytest.mark.parametrize("o", [[], [processor("p", process_output_stream=same)]], ids=["direct", "streamed"])
+@pytest.mark.parametrize("how", ["result", "writes"])
+async def test_a_tool_whose_result_is_longer_than_a_message_is_named(run, how, o):
+    async def gives(context):
+        if how == "writes":
+            await context.writer.write("x" * 9_000_000)
+        return "x" * 9_000_000
+
+    error = (await run(CALL, DONE, tools=[tool("t", gives)], o=o)).result.error
+    assert error.code == "CHUNK_NOT_SENDABLE"
+    assert " of the tool 't') has 9000" in error.message
+
+
 @pytest.mark.parametrize("how", ["raises", "takes too long"])
 @pytest.mark.parametrize("streams", [False, True])
 async def test_nothing_of_an_answer_is_told_that_could_not_be_judged(run, how, streams):

@@ -1,7 +1,7 @@
 """The chunks of one command on their way to the client: identity, numbers, batches."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
@@ -47,11 +47,14 @@ _NOTHING_SHOWN = Shown()
 
 
 class UnsendableError(ProcessorError):
-    """A chunk that is too long, or holds what is not JSON: its number and type."""
+    """A chunk that is too long, or holds what is not JSON: its number and type; the message names a tool's."""
 
-    def __init__(self, number: int, kind: str, why: str) -> None:
-        super().__init__(f"a chunk ({kind}) {why}", code="CHUNK_NOT_SENDABLE")
-        self.number, self.kind = number, kind
+    def __init__(self, number: int, chunk: Mapping[str, Any], why: str) -> None:
+        self.number, self.kind = number, chunk["type"]
+        payload = chunk.get("payload")
+        tool = payload.get("toolName") if isinstance(payload, dict) else None
+        of = f" of the tool {tool!r:.80}" if tool else ""
+        super().__init__(f"a chunk ({self.kind}{of}) {why}", code="CHUNK_NOT_SENDABLE")
 
 
 async def last_sent(bus: Bus, tenant: str, run: str, fence: int = 0) -> Shown:
@@ -285,7 +288,7 @@ class Outbox:
         if len(chunks) == 1:
             self.next_seq = seq  # nobody gets what has numbers from here on
             self._ready.clear()
-            refused = UnsendableError(seq, chunks[0]["type"], why)
+            refused = UnsendableError(seq, chunks[0], why)
             raise self.explain(refused) if self.explain else refused
         middle = len(chunks) // 2
         await self._publish(middle, {k: v for k, v in marks.items() if k == "reset"})

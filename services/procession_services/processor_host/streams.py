@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import orjson
 
-from procession.errors import ProcessorError
 from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
@@ -26,6 +25,7 @@ from procession_services.processor_host.carrying import is_apart, unpacked
 from procession_services.processor_host.errors import Cancelled
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.leases import lease_of, request_of, store_of
+from procession_services.processor_host.outbox import UnsendableError
 from procession_services.processor_host.stream_session import Session
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import new_token
@@ -240,8 +240,8 @@ class StreamClient:
             await self._bus.publish(session.inbox, body, reply=f"{self._address}.{session.id}")
             return
         if stop - start <= 1:
-            text = f"a chunk has {len(body)} bytes, but NATS accepts at most {self._bus.max_payload}"
-            raise ProcessorError(text, code="CHUNK_NOT_SENDABLE")
+            why = f"has {len(body)} bytes, but NATS accepts at most {self._bus.max_payload}"
+            raise UnsendableError(start, orjson.loads(session.raw[start]), why)
         middle = (start + stop) // 2
         await self._frame(session, start, middle)
         await self._frame(session, middle, stop)

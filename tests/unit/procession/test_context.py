@@ -136,3 +136,22 @@ def test_a_context_that_is_too_long_names_what_has_most_of_it(monkeypatch, state
     assert (told.code, told.processor_id, told.hook) == ("CONTEXT_TOO_LONG", whose, "processInput")
     monkeypatch.setattr("procession.context._MOST_BYTES", len(orjson.dumps(ctx.to_dict())) + 10)
     assert orjson.loads(ctx.to_json()) == ctx.to_dict()
+
+
+@pytest.mark.parametrize("where", ["outcomes", "steps", "messages"])
+def test_a_context_that_is_too_long_names_a_tool_whose_results_have_most_of_it(monkeypatch, where):
+    monkeypatch.setattr("procession.context._MOST_BYTES", 1_000)
+    ctx, given = context(), [{"toolCallId": f"c{n}", "toolName": "t", "result": "x" * 998} for n in range(3)]
+    if where == "outcomes":
+        ctx.outcomes = given
+    elif where == "steps":
+        ctx.steps = [{"toolResults": [{"toolName": "t", "output": each["result"]} for each in given]}]
+    else:
+        parts = [
+            {"type": "tool-invocation", "toolInvocation": {"state": "result", "args": {}, **each}}
+            for each in given
+        ]
+        ctx.messages.add({"role": "assistant", "content": {"format": 2, "parts": parts}}, "response")
+    with pytest.raises(ProcessorError, match="3000 of them in results of the tool 't'; at most") as caught:
+        ctx.to_json()
+    assert caught.value.processor_id == ""
