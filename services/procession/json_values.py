@@ -135,6 +135,11 @@ def _fault(value: Any, depth: int, path: list[str | int]) -> str:
         if told := _fault(item, depth - 1, path):
             path.append(key)
             return told
+    for key in value if isinstance(value, dict) else ():
+        if type(key) is not str:
+            return (
+                f" has the key {text(repr(key)):.80} of type {type(key).__name__}; keys must be plain strings"
+            )
     return ""
 
 

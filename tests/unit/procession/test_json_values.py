@@ -25,6 +25,12 @@ class Pair(NamedTuple):
     x: int
 
 
+class Name(str):
+    """As the tags of a library."""
+
+    __slots__ = ()
+
+
 class Score(float):
     """As the numbers of numpy."""
 
@@ -74,9 +80,10 @@ def test_what_would_not_arrive_as_it_is_is_told_with_its_place(value, told):
     [
         ({1: "a"}, "v has the key 1"),
         ({SURROGATE: 1}, r"v has the key '\\ud800'"),
+        ({"a": [{Name("b"): 1}]}, r"v\['a'\]\[0\] has the key 'b' of type Name; keys must be plain strings"),
         (CYCLE, "nested too deeply"),
     ],
-    ids=["number", "surrogate", "cycle"],
+    ids=["number", "surrogate", "subclass", "cycle"],
 )
 def test_so_are_keys_that_are_no_texts_and_what_holds_itself(value, told):
     with pytest.raises(NotJsonError, match=told) as caught:
