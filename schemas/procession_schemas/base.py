@@ -116,6 +116,14 @@ class WireStruct(msgspec.Struct, metaclass=_ByName, rename="camel", omit_default
         """Returns a copy with other values; the rest is shared."""
         return msgspec.structs.replace(self, **changed)
 
+    def _as_given(self) -> JsonObject:
+        """Returns `to_dict`; where that fails, what a person has given, so that its place can be told."""
+        try:
+            return self.to_dict()
+        except TypeError:
+            values = zip(self.__struct_encode_fields__, msgspec.structs.astuple(self), strict=True)
+            return {key: value for key, value in values if value is not None}
+
     @classmethod
     def _of_form(cls, form: BaseModel) -> Self:
         return cls(**{name: getattr(form, name) for name in cls.__struct_fields__})
@@ -131,7 +139,7 @@ class WireStruct(msgspec.Struct, metaclass=_ByName, rename="camel", omit_default
 
         check.__name__ = cls.__name__  # which errors in unions name
         told = core_schema.plain_serializer_function_ser_schema(
-            cls.to_dict if cls.FORM is StrictModel else cls.shown
+            cls._as_given if cls.FORM is StrictModel else cls.shown
         )
         return core_schema.no_info_wrap_validator_function(check, handler(cls.form()), serialization=told)
 

@@ -66,6 +66,16 @@ async def test_one_that_raises_ends_the_run_at_once_and_is_named(system):
     assert calls == [1]
 
 
+async def test_one_that_leaves_in_the_steps_what_is_not_json_is_named(system):
+    def spoils(steps):
+        steps[0]["toolCalls"].append({1})
+
+    error = (await result_of(system, {"id": "step-count-is", "options": {"count": 9}}, stop(spoils))).error
+    assert error.code == "CONTEXT_NOT_JSON"
+    assert error.message.startswith("one of the stop conditions 'step-count-is', 'hooked-stop' left what is")
+    assert "run['steps'][0]['toolCalls'][1] is of type set" in error.message
+
+
 async def test_whoever_it_takes_along_each_time_the_run_ends(system):
     """As often as any other work is tried, though this needs no message of its own that NATS would count."""
     calls = []

@@ -14,7 +14,7 @@ from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.run_ids import answer_id
-from procession_schemas.work import ANY_VERSION, Op, WorkCommand, WorkResult
+from procession_schemas.work import ANY_VERSION, Op, StopOp, WorkCommand, WorkResult
 from procession_services.processor_host.instances import Instances
 from procession_services.processor_host.outbox import Outbox
 from procession_services.processor_host.wire import wire_failure
@@ -75,13 +75,21 @@ class Job:
         """The JSON of the context.
 
         Raises:
-            ProcessorError: It is none, or too long; names who has done it, if only one processor can have.
+            ProcessorError: It is none, or too long; names who has done it, if only one processor can have, or the stop
+                conditions, if only they can.
         """
         try:
             return self.ctx.to_json()
         except ProcessorError as error:
-            if error.code in _LEFT_BY_HOOKS and not any(op.op in _AUTHORS_TOO for op in self.command.ops):
+            if error.code not in _LEFT_BY_HOOKS:
+                raise
+            others = [op for op in self.command.ops if op.op in _AUTHORS_TOO]
+            conditions = [ref.id for op in others if isinstance(op, StopOp) for ref in op.conditions]
+            if not others:
                 self.calls.blame(error)
+            elif not self.calls.reports and all(isinstance(op, StopOp) for op in others):
+                who = f"one of the stop conditions {', '.join(map(repr, conditions))}"
+                error.args = (f"{who} left what is not JSON: {error}",)
             raise
 
     def context_body(self) -> bytes | None:

@@ -1021,6 +1021,15 @@ async def test_what_of_a_request_cannot_travel_is_told_with_its_place(procession
         await procession.start("Hi", agent="demo", requestContext={"a": value})
 
 
+@pytest.mark.parametrize("field", ["stopWhen", "inputProcessors", "tools"])
+@pytest.mark.parametrize("value", [float("nan"), object()], ids=["nan", "object"])
+async def test_so_is_what_of_an_agent_cannot_travel(procession, field, value):
+    agent = {"name": "a", "model": "x/y", field: ["one", {"id": "two", "options": {"n": [value]}}]}
+    with pytest.raises(NotJsonError) as caught:
+        await procession.start("Hi", agent=agent)
+    assert str(caught.value).startswith(f"request['agent']['{field}'][1]['options']['n'][0] is ")
+
+
 async def test_a_server_that_is_not_there_is_told_at_once():
     with pytest.raises(NotConnectedError, match=r"nats://127\.0\.0\.1:9"):
         async with Procession("nats://127.0.0.1:9", connect_timeout=0.5):
