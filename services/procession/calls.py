@@ -220,7 +220,10 @@ class LinkServices:
         return self._calls.environment.secret(name)
 
     async def generate(self, request: ModelRequest) -> ModelAnswer:
-        """Asks a model through the gateway; raises ModelCallError."""
+        """Asks a model through the gateway; raises ModelCallError, or TypeError for what is no request."""
+        if not isinstance(request, ModelRequest):
+            allowed = "a `ModelRequest(model=..., prompt=[...])`"
+            raise TypeError(f"`generate` was given a value of type {type(request).__name__}; give {allowed}")
         self.count_model(calls=1)
         answer = await self._calls.environment.models.generate(request, tenant=self.tenant)
         self.count_model(tokens=answer.usage.get("totalTokens") or 0, cost=answer.cost or 0)
@@ -346,7 +349,13 @@ def check_custom(chunk: Mapping[str, Any]) -> Chunk:
 
     Raises:
         ValueError: Its type is missing or belongs to the runtime (R-WR-2).
+        TypeError: It is no dict.
     """
+    if not isinstance(chunk, Mapping):
+        allowed = 'a chunk, such as `{"type": "data-progress", "data": ...}`'
+        raise TypeError(
+            f"a writer's `custom` was given a value of type {type(chunk).__name__}; give {allowed}"
+        )
     kind = chunk.get("type")
     if not isinstance(kind, str) or not kind:
         raise ValueError("a custom chunk needs a `type` such as `data-progress`")

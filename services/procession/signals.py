@@ -74,8 +74,8 @@ def to_message(signal: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": ROLE, "content": {"format": 2, "parts": parts, "metadata": {"signal": about}}}
 
 
-def _check(signal: Mapping[str, Any]) -> None:
-    if not isinstance(signal.get("contents"), str):
+def _check(signal: Any) -> None:
+    if not (isinstance(signal, Mapping) and isinstance(signal.get("contents"), str)):
         raise InvalidSignalError('a signal needs `contents`, the text for the model: {"contents": "..."}')
     for key, value in signal.items():
         if key not in _KINDS:

@@ -222,13 +222,17 @@ async def test_the_log_says_once_which_hook_raised_what_and_where_but_not_with_w
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
 async def test_a_cancelled_hook_is_never_an_error(on_error):
-    async def cancelled(_args):
-        task.cancel()
-        await asyncio.sleep(0)
+    begun = asyncio.Event()
+
+    async def waits(_args):
+        begun.set()
+        await asyncio.Event().wait()
 
     tally = calls()
-    at = link(judged(cancelled), on_error=on_error)
+    at = link(judged(waits), on_error=on_error)
     task = asyncio.create_task(tally.call(at, HOOK, None))
+    await begun.wait()
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert tally.report(at, HOOK).errors == 0
@@ -439,3 +443,10 @@ def test_a_custom_chunk_is_copied_as_it_is():
     chunk = {"type": "data-x", "data": {"a": 1}, "transient": True, "id": "i"}
     assert check_custom(chunk) == chunk
     assert check_custom(chunk) is not chunk
+
+
+@pytest.mark.parametrize("given", ["text", None, 5, [{"type": "data-x"}]])
+def test_what_is_no_custom_chunk_is_told_with_what_would_be(given):
+    told = rf'was given a value of type {type(given).__name__}; give a chunk, such as `\{{"type": "data-progress"'
+    with pytest.raises(TypeError, match=told):
+        check_custom(given)

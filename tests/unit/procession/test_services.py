@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from procession.calls import Calls
-from procession.errors import ProcessionError
+from procession.errors import ProcessionError, ProcessorError
 from procession.processor import Hook
 from procession.services import ModelAnswer, ModelCallError, ModelRequest, conversation_key, object_of
 from procession.testing import DictStore, ProcessorKit, ScriptedModels, environment
@@ -56,6 +56,17 @@ async def test_an_object_is_parsed_and_validated():
     )
     await kit.input("hello")
     assert seen == [{"ok": True}]
+
+
+@pytest.mark.parametrize("method", ["generate", "generate_object"])
+async def test_what_is_no_request_is_told_with_what_would_be_and_counts_as_no_call(method):
+    kit = ProcessorKit(asks([], lambda services: getattr(services, method)("Is this true?")))
+    with pytest.raises(
+        ProcessorError, match=r"was given a value of type str; give a `ModelRequest\(model=..., prompt=\["
+    ):
+        await kit.input("hello")
+    (tally,) = kit.calls.reports.values()
+    assert tally.model_calls == 0
 
 
 @pytest.mark.parametrize("text", ["yes", '{"ok": "maybe"}', "{}", ""])

@@ -165,6 +165,7 @@ async def test_after_a_rejected_attempt_it_stands_before_the_next_one():
 
 def test_what_is_wrong_with_a_signal_is_said():
     wrong: list[tuple[Any, str]] = [
+        ("x", "needs `contents`"),
         ({}, "needs `contents`"),
         ({"contents": 1}, "needs `contents`"),
         ({"contents": "x", "text": "y"}, "no key 'text'"),
