@@ -8,9 +8,11 @@ what is registered and can do nothing else.
 import importlib
 import importlib.metadata
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePath
 from types import ModuleType
 from typing import Any, Self, TypeVar, cast, get_type_hints
 
@@ -34,6 +36,8 @@ The options come as a dict, or as the model, derived from `Options`, with which 
 
 T = TypeVar("T")
 _GROUPS = ("processors", "tools", "factories", "stop_conditions")
+_OF_A_FILE = re.compile(r"[/\\]|\.py$")
+"""What the name of a file has, and that of a module rarely."""
 _TOLD = 8
 """Ids that somebody is told who asks for another one."""
 
@@ -260,8 +264,12 @@ def _register_of(module: ModuleType) -> Callable[[Registry], None]:
 def _told(plugin: str, error: BrokenComponentError) -> str:
     """What is wrong with a plugin, and where."""
     cause = error.__cause__
-    if isinstance(cause, ModuleNotFoundError) and f"{plugin}.".startswith(f"{cause.name}."):
-        remedy = "start in the folder that contains it, or add that folder to PYTHONPATH"
-        return f"plugin {plugin}: there is no module {cause.name} on the Python path; {remedy}"
-    remedy = "; install it where the services run" if isinstance(cause, ModuleNotFoundError) else ""
+    missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
+    is_absent = missing is not None and f"{plugin}.".startswith(f"{missing}.")
+    start = "start in the folder that contains it, or add that folder to PYTHONPATH"
+    if plugin.startswith(".") or (is_absent and _OF_A_FILE.search(plugin)):
+        return f"plugin {plugin}: this is a file; name its module, {PurePath(plugin).stem}, and {start}"
+    if is_absent:
+        return f"plugin {plugin}: there is no module {missing} on the Python path; {start}"
+    remedy = "; install it where the services run" if missing else ""
     return f"{error.told}{remedy}"

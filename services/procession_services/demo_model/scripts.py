@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from procession_services.demo_model.answers import Answer, Break, Hangup, Refusal, Reply, ToolCall, Usage
 from procession_services.demo_model.conversation import Body, InvalidRequestError
+from procession_services.demo_model.misfits import misfits
 
 # The arguments of a streamed tool input come in pieces of so many characters.
 _PIECE: Final = 16
@@ -140,10 +141,8 @@ class ScriptBook:
         try:
             parsed = _CALLS.validate_python(calls)
         except ValidationError as error:
-            problems = [
-                f"calls{''.join(f'.{step}' for step in problem['loc'])}: {problem['msg']}"
-                for problem in error.errors(include_url=False)
-            ]
+            found = misfits(error, calls, ScriptedCall)
+            problems = [f"calls{'.' if where else ''}{where}: {what}" for where, what in found]
             raise InvalidRequestError("; ".join(problems)) from error
         self._scripts[script_id] = _Script(tuple(call.to_answer() for call in parsed))
 

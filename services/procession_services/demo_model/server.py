@@ -30,6 +30,7 @@ from procession_services.demo_model.synthetic import SyntheticModel, load_of
 DEFAULT_PACE_MS: Final = 15.0
 _BACKLOG: Final = 4096
 _SCRIPT_PATH: Final = "/mock/script/"
+_ONLY_OPENAI: Final = ": this model speaks OpenAI's chat protocol: name it openai/..., such as openai/demo"
 _OK: Final = dump({"ok": True})
 _MODEL: Final = re.compile(r"(?:[^:]*/)?(?P<way>script|mock)(?::(?P<rest>.*))?", re.DOTALL)
 
@@ -121,7 +122,8 @@ class Server:
             case "GET", path if path.startswith(_SCRIPT_PATH):
                 self._tell_script(unquote(path.removeprefix(_SCRIPT_PATH)), exchange)
             case method, path:
-                exchange.reply(404, error_body(404, f"no route {method} {path}"))
+                told = f"no route {method} {path}{_ONLY_OPENAI if method == 'POST' else ''}"
+                exchange.reply(404, error_body(404, told))
 
     async def _chat(self, request: Request, exchange: Exchange) -> None:
         stats = self.stats

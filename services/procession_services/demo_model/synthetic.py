@@ -23,6 +23,7 @@ from procession_services.demo_model.conversation import (
     prompt_tokens,
     text_of,
 )
+from procession_services.demo_model.misfits import misfits
 
 _IN_MESSAGE: Final = re.compile(r"\[\[mock ([^\]]*)\]\]")
 _PHRASE: Final = "every word of this text is nothing but load and says so again until enough bytes are sent "
@@ -115,7 +116,7 @@ def _load(inline: str, model_keys: str, header: str) -> Load:
     try:
         return Load.model_validate(keys)
     except ValidationError as error:
-        problems = (f"mock key {problem['loc'][0]}: {problem['msg']}" for problem in error.errors())
+        problems = (f"mock key {where}: {what}" for where, what in misfits(error, keys, Load))
         raise InvalidRequestError("; ".join(problems)) from error
 
 

@@ -86,6 +86,22 @@ def test_all_plugins_that_fail_are_told(plugin):
     assert part.startswith("plugin procession.no_such_part: there is no module procession.no_such_part on")
 
 
+@pytest.mark.parametrize("plugin", ["shout.py", "./shout.py", "./shout", "../mine/shout.py", "/srv/shout.py"])
+def test_a_plugin_that_is_named_as_a_file_is_told_the_name_of_its_module(plugin):
+    with pytest.raises(PluginError) as caught:
+        Registry.load([plugin])
+    assert str(caught.value).startswith(
+        f"plugin {plugin}: this is a file; name its module, shout, and start in the folder that contains it"
+    )
+
+
+def test_a_module_may_be_called_py(tmp_path, monkeypatch):
+    (tmp_path / "py_parts").mkdir()
+    (tmp_path / "py_parts" / "py.py").write_text("def register(registry): registry.factories['f'] = len")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert Registry.load(["py_parts.py"]).factories["f"] is len
+
+
 def test_a_component_whose_module_fails_is_broken():
     def load():
         raise ValueError("boom")

@@ -242,7 +242,7 @@ async def test_on_request_is_told_of_every_chat_request_before_it_is_answered() 
     [
         ([], "at least 1 item"),
         ("x", "calls: "),
-        ([{"chunks": ["a"]}, {"chunk": ["a"]}], "calls.1.chunk: Extra inputs"),
+        ([{"chunks": ["a"]}, {"chunk": ["a"]}], "^calls.1.chunk: unknown key; did you mean 'chunks'\\?$"),
         ([{"mid_error": {"kind": "boom"}}], "calls.0.mid_error.kind: Input should be 'event'"),
         ([{"error": {"status": 200}}], "calls.0.error.status"),
         ([{"error": {}, "chunks": ["a"]}], "`error` comes before any output"),

@@ -77,6 +77,7 @@ async def test_many_answers_run_at_once(server: Server, http: httpx.AsyncClient)
         ("POST", "/v1/chat/completions", b'{"messages": ["a"]}', 400, "messages: expected a list"),
         ("POST", "/mock/script", b"{}", 400, "id: expected a string"),
         ("GET", "/v1/chat/completions", b"", 404, "no route GET /chat/completions"),
+        ("POST", "/v1/messages", b"{}", 404, "this model speaks OpenAI's chat protocol: name it openai/..."),
         ("GET", "/mock/script/none", b"", 404, "no script 'none'"),
     ],
 )

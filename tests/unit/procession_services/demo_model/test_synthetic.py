@@ -56,7 +56,7 @@ async def test_a_message_or_a_header_configures_any_model(ask: Ask, content: Any
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ("chunk=3", "mock key chunk: Extra inputs"),
+        ("chunk=3", "mock key chunk: unknown key; did you mean 'chunks'?"),
         ("chunks=many", "mock key chunks: Input should be a valid integer"),
         ("err=200", "mock key err"),
         ("mid_kind=boom", "mock key mid_kind"),
