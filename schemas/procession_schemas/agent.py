@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from procession_schemas.base import JsonObject, StrictModel, WireStruct
 from procession_schemas.memory import MemoryConfig
 from procession_schemas.model_settings import ModelSettings, unknown_settings
+from procession_schemas.subjects import TOKEN_PATTERN
 
 LONGEST_RUN: Final = 31_536_000
 """Seconds that a run may take."""
@@ -244,7 +245,7 @@ class Agent(AgentOptions):
     name: str = Field(
         min_length=1,
         max_length=200,
-        pattern=r"^[A-Za-z0-9_-]+$",
+        pattern=TOKEN_PATTERN,
         description="Name of the agent, a token of the request's subject.",
     )
     description: str | None = Field(default=None, description="For people.")

@@ -11,6 +11,7 @@ from procession_schemas.agent import Agent, AgentOptions, AnyTool
 from procession_schemas.base import JsonObject, WireModel, WireStruct
 from procession_schemas.memory import RequestMemory
 from procession_schemas.run_ids import LONGEST
+from procession_schemas.subjects import TOKEN_PATTERN
 
 _TOLD: Final = 21
 """Unknown settings of a request that are looked at: one more than its sender is told (`validation`)."""
@@ -39,7 +40,7 @@ class RunRequest(AgentOptions):
         default=None,
         min_length=1,
         max_length=LONGEST,
-        pattern=r"^[A-Za-z0-9_-]+$",
+        pattern=TOKEN_PATTERN,
         description="Idempotency key.",
     )
     input: str | JsonObject | list[str | JsonObject] = Field(

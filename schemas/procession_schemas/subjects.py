@@ -6,6 +6,8 @@ from typing import Final
 ROOT: Final = "procession.v1"
 _LONGEST: Final = 200
 _TOKEN: Final = re.compile("[A-Za-z0-9_-]+")
+TOKEN_PATTERN: Final = f"^{_TOKEN.pattern}$"
+"""Of fields that become tokens."""
 
 
 class InvalidSubjectError(ValueError):

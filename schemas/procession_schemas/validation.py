@@ -9,9 +9,11 @@ from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from procession_schemas.agent import Agent
+from procession_schemas.memory import RequestMemory
 from procession_schemas.model_settings import setting_of
 from procession_schemas.nearest import nearest
 from procession_schemas.run import Failure, RunRequest
+from procession_schemas.subjects import TOKEN_PATTERN
 
 _LOOKED_AT: Final = 200
 """Of what is wrong: a request may have a hundred thousand fields."""
@@ -22,7 +24,10 @@ _HALF: Final = "hex escape"
 _HAVE_SETTINGS: Final = {"agent", "model"}
 """What in a request has `modelSettings` of its own, besides itself."""
 _FIELDS: Final = [field.alias or name for name, field in RunRequest.model_fields.items()]
-_AGENT_FIELDS: Final = [field.alias or name for name, field in Agent.model_fields.items()]
+_FIELDS_OF: Final = {
+    part: [field.alias or name for name, field in model.model_fields.items()]
+    for part, model in (("agent", Agent), ("memory", RequestMemory))
+}
 _OF_OTHERS: Final = {
     "messages": "it is `input` here",
     "prompt": "it is `input` here",
@@ -138,13 +143,11 @@ def _message(place: Place, problem: ErrorDetails, model: str) -> str:
 
 
 def _of_a_request(place: Place) -> str:
-    """What an unknown field of a request, or of the agent in it, may have been meant for."""
+    """What an unknown field of a request, or of the agent or the memory in it, may have been meant for."""
     *parents, name = map(str, place)
     camel = to_camel(name)
-    if parents == ["agent"]:
-        return _near(camel, _AGENT_FIELDS)
     if parents:
-        return ""
+        return _near(camel, _FIELDS_OF.get(".".join(parents), []))
     if camel in _OF_OTHERS:
         return f"; {_OF_OTHERS[camel]}"
     if camel in _FIELDS and name == to_snake(camel):  # alone it would have been taken
@@ -159,6 +162,8 @@ def _near(name: str, fields: list[str]) -> str:
 
 def plain(problem: ErrorDetails) -> str:
     """What pydantic says, or our own words if one of our checks found it."""
+    if problem.get("ctx", {}).get("pattern") == TOKEN_PATTERN:
+        return "should have only letters, digits, '_' and '-'"
     return problem["msg"].removeprefix("Value error, ")
 
 

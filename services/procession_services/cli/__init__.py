@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from pydantic import ValidationError
 
 from procession.errors import PluginError, ProcessionError
 from procession.json_values import NotJsonError
+from procession_schemas.nearest import nearest
 from procession_schemas.subjects import InvalidSubjectError
 from procession_services.cli.common import FAILED, INTERRUPTED, USAGE, Commands, UsageError, client_of, say
 from procession_services.cli.dead import add_dead_commands
@@ -111,6 +112,8 @@ def _told(error: Exception) -> tuple[int, list[str]] | None:
             return USAGE, [f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}" for wrong in error.errors()]
         case UnicodeError():
             return USAGE, [f"the input is not UTF-8: {error}"]
+        case OSError(filename=str(name), strerror=str(why)):
+            return FAILED, [f"{name}: {why}"]
         case OSError():
             return FAILED, [str(error) or "no answer in time"]
         case ModuleNotFoundError(name=str(name)) if not name.startswith("procession"):
@@ -129,8 +132,21 @@ def _told(error: Exception) -> tuple[int, list[str]] | None:
             return None
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells what it does not know with its own usage, that of the command, and with the option that may be meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses, as the base class does; nothing is left to the parser around this one, which knows less."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            near = nearest(name, self._option_string_actions) if name.startswith("-") else None
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; did you mean {near}?' if near else ''}")
+        return parsed, unknown
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="procession",
         description="Runs AI-agent requests through a procession of processors, on NATS.",
         epilog="Exit codes: 0 done, or waiting for a person; 1 failed; 2 wrong usage or configuration; 3 blocked by a "

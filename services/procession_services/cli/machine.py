@@ -250,6 +250,8 @@ def _pace(text: str) -> float:
 
 
 def _replicas(text: str) -> tuple[str, int]:
+    if "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not SERVICE=N, such as output_processors=3")
     service, number = pair(text)
     if service not in SERVICES:
         raise argparse.ArgumentTypeError(f"unknown service {service!r}; known: {', '.join(SERVICES)}")

@@ -48,7 +48,7 @@ def _init(options: argparse.Namespace) -> int:
     new = deployment.write(options.tenant or ([] if known else ["default"]), force=options.force)
     if write_environment(options.directory / ".env", Path("./secrets")):
         _say(f"{options.directory / '.env'}: settings for compose.yaml")
-    _say(f"{deployment.directory}: {len(new)} new passwords")
+    _say(f"{deployment.directory}: {len(new)} new password{'' if len(new) == 1 else 's'}")
     for tenant in deployment.tenants():
         _say(
             f"  tenant {tenant}: user {tenant_user(tenant)}, password in {deployment.directory / 'clients' / tenant}"

@@ -18,7 +18,13 @@ from procession.authors import is_ours, place, said
 from procession.json_values import leaf_fault
 from procession_schemas.agent import Agent
 from procession_schemas.validation import Place, belongs, placed, plain, spellings
-from procession_services.runtime.problems import ConfigurationError, Problem, suggested_field, suggestion
+from procession_services.runtime.problems import (
+    ConfigurationError,
+    Problem,
+    suggested_field,
+    suggestion,
+    unreadable,
+)
 from procession_services.runtime.yaml_text import composed, no_yaml, parsed
 
 __all__ = ["AgentsFile", "read_agents"]
@@ -112,7 +118,7 @@ class _Source:
         try:
             return self.path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError([Problem(str(self.path), "", f"cannot be read: {error}")]) from error
+            raise ConfigurationError([Problem(str(self.path), "", unreadable(error))]) from error
 
 
 class _Yaml(_Source):

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from procession_schemas.base import WireStruct
 from procession_schemas.nearest import nearest
 
-__all__ = ["ConfigurationError", "Problem", "suggested_field", "suggestion"]
+__all__ = ["ConfigurationError", "Problem", "suggested_field", "suggestion", "unreadable"]
 
 _FEW: Final = 12
 
@@ -42,6 +42,12 @@ class ConfigurationError(Exception):
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+
+
+def unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file that was named just before cannot be read."""
+    why = error.strerror if isinstance(error, OSError) else None
+    return f"cannot be read: {why or error}"
 
 
 def suggestion(wrong: str, known: Iterable[str], prefix: str = "") -> str:

@@ -15,7 +15,7 @@ from procession_schemas.memory import EmbedderName
 from procession_schemas.subjects import token
 from procession_schemas.validation import plain
 from procession_services.runtime.clock import new_token
-from procession_services.runtime.problems import suggestion
+from procession_services.runtime.problems import suggestion, unreadable
 from procession_services.runtime.yaml_text import no_yaml, parsed
 
 _PREFIX: Final = "PROCESSION_"
@@ -298,7 +298,7 @@ class Settings(BaseSettings):
         try:
             content = parsed(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            problems.append(f"{path}: cannot be read: {error}")
+            problems.append(f"{path}: {unreadable(error)}")
             return {}
         except yaml.YAMLError as error:
             problems.append(str(no_yaml(path, error)))

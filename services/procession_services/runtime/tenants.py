@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from procession_schemas.base import StrictModel
 from procession_schemas.subjects import InvalidSubjectError, token
-from procession_services.runtime.problems import ConfigurationError, Problem, suggestion
+from procession_services.runtime.problems import ConfigurationError, Problem, suggestion, unreadable
 from procession_services.runtime.yaml_text import no_yaml, parsed
 
 __all__ = ["Limits", "Tenants", "load_tenants"]
@@ -63,7 +63,7 @@ def load_tenants(path: Path) -> Tenants:
     try:
         content = parsed(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError([Problem(str(path), "", f"cannot be read: {error}")]) from error
+        raise ConfigurationError([Problem(str(path), "", unreadable(error))]) from error
     except yaml.YAMLError as error:
         raise ConfigurationError([no_yaml(path, error)]) from error
     problems: list[Problem] = []

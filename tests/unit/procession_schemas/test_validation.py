@@ -77,6 +77,10 @@ def test_a_request_with_very_much_that_is_wrong_is_judged_in_linear_time() -> No
             "agent.instruction: {}; did you mean 'instructions'?",
         ),
         ({"input": "Hi", "memory": {"thread": "t", "resource": "r", "seed": 1}}, "memory.seed: {}"),
+        (
+            {"input": "Hi", "memory": {"thread": "t", "resource": "r", "last_message": 1}},
+            "memory.last_message: {}; did you mean 'lastMessages'?",
+        ),
         ({"input": "Hi", "temprature": 3}, "temprature: {}"),
         ({"input": "Hi", "max_step": 3}, "max_step: {}; did you mean 'maxSteps'?"),
         ({"input": "Hi", "thread": "t"}, "thread: {}; this belongs in `memory`"),
@@ -92,6 +96,14 @@ def test_an_unknown_field_of_a_request_is_told_what_it_may_have_been_meant_for(
     with pytest.raises(ValidationError) as caught:
         RunRequest.model_validate(body)
     assert misfit(caught.value, body=body).message == hint.format("Extra inputs are not permitted")
+
+
+def test_a_run_id_with_other_characters_is_told_which_may_be_used() -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunRequest.model_validate({"input": "Hi", "runId": "a b"})
+    assert misfit(caught.value).message == "runId: should have only letters, digits, '_' and '-'"
+    [told] = explained(caught.value).errors()
+    assert told["msg"] == "should have only letters, digits, '_' and '-'"
 
 
 def test_only_those_unknown_fields_have_a_hint_that_are_told() -> None:

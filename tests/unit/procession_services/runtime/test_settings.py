@@ -200,4 +200,4 @@ def test_a_file_that_cannot_count_is_told(file, text, wrong):
 
 def test_a_file_that_is_not_there_is_told(file):
     [line] = told(file)
-    assert "No such file" in line
+    assert line == f"{file}: cannot be read: No such file or directory"
