@@ -211,6 +211,10 @@ export async function ask(url, tenant, agent, request, show, connection = {}) {
 
 if (process.argv[1] === import.meta.filename) {
   const [url, tenant, agent, request] = process.argv.slice(2);
+  if (request === undefined) {
+    console.error("usage: bare_client.mjs NATS_URL TENANT AGENT REQUEST, which is JSON");
+    process.exit(1);
+  }
   let shown = "";
   const result = await ask(url, tenant, agent, JSON.parse(request), ({ text }) => {
     if (text !== shown) console.log(JSON.stringify({ text: (shown = text) }));

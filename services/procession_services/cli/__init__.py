@@ -112,10 +112,8 @@ def _told(error: Exception) -> tuple[int, list[str]] | None:
             return USAGE, [f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}" for wrong in error.errors()]
         case UnicodeError():
             return USAGE, [f"the input is not UTF-8: {error}"]
-        case OSError(filename=str(name), strerror=str(why)):
-            return FAILED, [f"{name}: {why}"]
         case OSError():
-            return FAILED, [str(error) or "no answer in time"]
+            return FAILED, [_of_the_system(error)]
         case ModuleNotFoundError(name=str(name)) if not name.startswith("procession"):
             return USAGE, [
                 f"the Python module {name} is not installed: install the extra of procession that includes it"
@@ -132,6 +130,13 @@ def _told(error: Exception) -> tuple[int, list[str]] | None:
             return None
 
 
+def _of_the_system(error: OSError) -> str:
+    """What the system says, of a file with its name in front, as other commands do."""
+    if isinstance(error.filename, str) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or "no answer in time"
+
+
 class _Parser(argparse.ArgumentParser):
     """Tells what it does not know with its own usage, that of the command, and with the option that may be meant."""
 
@@ -141,7 +146,9 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             near = nearest(name, self._option_string_actions) if name.startswith("-") else None
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; did you mean {near}?' if near else ''}")
+            self.error(
+                f"unrecognized arguments: {' '.join(unknown)}{f'; did you mean {near}?' if near else ''}"
+            )
         return parsed, unknown
 
 

@@ -611,7 +611,10 @@ async def test_a_wrong_password_for_nats_is_one_clear_line(procession, tmp_path)
         (["resume", "r", "c", DEEP], "is nested too deeply"),
         (["up", "--replicas", "toolz=2"], "unknown service 'toolz'"),
         (["up", "--replicas", "tools"], "'tools' is not SERVICE=N, such as output_processors=3"),
-        (["run", "Hi", "--agent", "a", "--tread", "t"], "procession run: error: unrecognized arguments: --tread t"),
+        (
+            ["run", "Hi", "--agent", "a", "--tread", "t"],
+            "procession run: error: unrecognized arguments: --tread t",
+        ),
         (["run", "Hi", "--agent", "a", "--tread=t"], "--tread=t; did you mean --thread?\n"),
         (["run", "Hi", "you", "--agent", "a"], "unrecognized arguments: you\n"),
         (["memory", "threads", "r", "--pages", "1"], "--pages 1; did you mean --page?\n"),

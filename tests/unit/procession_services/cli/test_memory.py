@@ -34,6 +34,15 @@ def command(servers, monkeypatch, capsys, tmp_path):
     return run
 
 
+async def test_a_file_that_is_not_there_is_told_as_other_commands_tell_it(command, tmp_path):
+    absent = tmp_path / "absent.jsonl"
+    assert await command("import", str(absent)) == (
+        1,
+        "",
+        f"procession: {absent}: No such file or directory\n",
+    )
+
+
 async def test_a_thread_is_taken_in_shown_and_given_out(command, tmp_path):
     page = {
         "thread": {"id": "t", "resource": "r", "title": "Trip"},

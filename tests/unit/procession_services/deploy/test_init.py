@@ -158,3 +158,5 @@ def test_the_command_writes_and_then_leaves_alone(tmp_path, capsys):
     assert "nothing was replaced" in capsys.readouterr().err
     assert passwords(Deployment(tmp_path / "secrets")) == before
     assert (tmp_path / ".env").read_text() == "NATS_PORT=1\n"
+    assert main(["init", str(tmp_path), "--tenant", "beta"]) == 0
+    assert "secrets: 1 new password\n" in capsys.readouterr().err

@@ -246,7 +246,7 @@ def test_a_file_that_is_wrong_as_a_whole(written, name, text, told):
 
 def test_a_file_that_is_not_there(tmp_path):
     for name in ("missing.yaml", "missing.py"):
-        with pytest.raises(ConfigurationError, match="cannot be read: No such file or directory$"):
+        with pytest.raises(ConfigurationError, match=r"cannot be read: No such file or directory$"):
             load_agents(tmp_path / name)
 
 
