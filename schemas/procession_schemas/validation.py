@@ -164,7 +164,10 @@ def plain(problem: ErrorDetails) -> str:
     """What pydantic says, or our own words if one of our checks found it."""
     if problem.get("ctx", {}).get("pattern") == TOKEN_PATTERN:
         return "should have only letters, digits, '_' and '-'"
-    return problem["msg"].removeprefix("Value error, ")
+    told = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "tuple_type":
+        return told.replace("tuple", "list")  # nobody can write a tuple in YAML or JSON
+    return told
 
 
 def in_words(problems: Iterable[tuple[str, str]], root: str) -> str:

@@ -247,6 +247,8 @@ def _told(errors: list[ErrorDetails], fields: Any) -> list[tuple[Place, str]]:
 def _message(path: Place, error: ErrorDetails) -> tuple[str, str]:
     """What is wrong, and the value where showing it helps."""
     if error["type"] == "extra_forbidden":
+        if path[-1:] == ("factory",) and isinstance(path[-2], int):
+            return f"a factory takes the place of the whole array: `{path[-3]}: {{factory: ...}}`", ""
         return f"unknown key{belongs(path) or suggested_field(path, Agent)}", ""
     if error["type"] == "missing":
         return "is missing", ""

@@ -97,9 +97,9 @@ def test_a_plugin_that_is_named_as_a_file_is_told_the_name_of_its_module(plugin)
 
 def test_a_module_may_be_called_py(tmp_path, monkeypatch):
     (tmp_path / "py_parts").mkdir()
-    (tmp_path / "py_parts" / "py.py").write_text("def register(registry): registry.factories['f'] = len")
+    (tmp_path / "py_parts" / "py.py").write_text("def register(registry): registry.factories['f'] = list")
     monkeypatch.syspath_prepend(tmp_path)
-    assert Registry.load(["py_parts.py"]).factories["f"] is len
+    assert "f" in Registry.load(["py_parts.py"]).factories
 
 
 def test_a_component_whose_module_fails_is_broken():

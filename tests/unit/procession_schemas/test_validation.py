@@ -120,6 +120,15 @@ def test_an_option_of_a_processor_is_no_setting_of_the_model() -> None:
     assert wrong_fields(caught.value) == {"seed": "Extra inputs are not permitted"}
 
 
+def test_what_is_no_list_is_told_to_be_one_where_we_keep_a_tuple() -> None:
+    class Words(BaseModel):
+        words: tuple[str, ...]
+
+    with pytest.raises(ValidationError) as caught:
+        Words.model_validate({"words": "dumb"})
+    assert wrong_fields(caught.value) == {"words": "Input should be a valid list"}
+
+
 def test_an_error_that_is_explained_is_the_same_but_for_its_words() -> None:
     error = refused({"input": [{"type": "{x}", "text": 1}], "steps": "{x}"})
     told = explained(error)

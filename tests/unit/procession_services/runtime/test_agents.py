@@ -105,6 +105,17 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place_and_remedy(writ
     }
 
 
+def test_a_factory_among_processors_is_told_that_it_makes_the_whole_array(written):
+    path = written("agents: {demo: {model: m/x, inputProcessors: [unicode-normalizer, {factory: f}]}}")
+    assert problems_of(path) == {
+        ("agents.demo.inputProcessors.1.id", "is missing"),
+        (
+            "agents.demo.inputProcessors.1.factory",
+            "a factory takes the place of the whole array: `inputProcessors: {factory: ...}`",
+        ),
+    }
+
+
 def test_a_setting_of_the_model_is_told_where_it_belongs(written):
     path = written("agents: {demo: {model: [{model: m/x, max_tokens: 5}], temperature: 1}}")
     assert problems_of(path) == {
