@@ -33,6 +33,7 @@ _OF_OTHERS: Final = {
     "prompt": "it is `input` here",
     "thread": "this belongs in `memory`",
     "resource": "this belongs in `memory`",
+    "tenant": "it is a part of the subject, and of `Procession(url, tenant=...)`",
     "threadId": "this belongs in `memory`, as `thread`",
     "resourceId": "this belongs in `memory`, as `resource`",
 }

@@ -88,6 +88,10 @@ def test_a_request_with_very_much_that_is_wrong_is_judged_in_linear_time() -> No
         ({"input": "Hi", "maxSteps": 2, "max_steps": 3}, "max_steps: {}; `maxSteps` is also given"),
         ({"input": "Hi", "thread_id": "t"}, "thread_id: {}; this belongs in `memory`, as `thread`"),
         ({"input": "Hi", "messages": []}, "messages: {}; it is `input` here"),
+        (
+            {"input": "Hi", "tenant": "t"},
+            "tenant: {}; it is a part of the subject, and of `Procession(url, tenant=...)`",
+        ),
     ],
 )
 def test_an_unknown_field_of_a_request_is_told_what_it_may_have_been_meant_for(
