@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
+from pydantic.alias_generators import to_snake
 from pydantic_core import ErrorDetails
 
 from procession.authors import is_ours, place, said
@@ -28,6 +29,11 @@ from procession_services.runtime.problems import (
 from procession_services.runtime.yaml_text import composed, no_yaml, parsed
 
 __all__ = ["AgentsFile", "read_agents"]
+
+_COMPONENTS: Final = {"input_processors", "output_processors", "error_processors", "tools", "stop_when"}
+"""Arrays of what has an id and options."""
+_INSTRUCTIONS: Final = {"system", "system_prompt", "prompt", "system_message"}
+"""What other libraries call `instructions`."""
 
 
 def read_agents(path: Path) -> "AgentsFile":
@@ -247,12 +253,26 @@ def _told(errors: list[ErrorDetails], fields: Any) -> list[tuple[Place, str]]:
 def _message(path: Place, error: ErrorDetails) -> tuple[str, str]:
     """What is wrong, and the value where showing it helps."""
     if error["type"] == "extra_forbidden":
-        if path[-1:] == ("factory",) and isinstance(path[-2], int):
-            return f"a factory takes the place of the whole array: `{path[-3]}: {{factory: ...}}`", ""
-        return f"unknown key{belongs(path) or suggested_field(path, Agent)}", ""
+        return _unknown(path), ""
     if error["type"] == "missing":
         return "is missing", ""
     value = error["input"]
+    if isinstance(value, str) and path[:-1] == ("model",):
+        return f"should be a mapping, such as {{model: {value}}}", ""
     shown = f", not {value!r}" if isinstance(value, str | int | float | bool | None) else ""
     told = plain(error).replace("Input should", "should").replace("a valid list", "a list")
     return re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", told), shown
+
+
+def _unknown(path: Place) -> str:
+    """What is told of a key that there is not."""
+    *around, key = path
+    hint = belongs(path) or suggested_field(path, Agent)
+    if not around and to_snake(str(key)) in _INSTRUCTIONS:
+        hint = "; it is `instructions` here"
+    elif len(around) == 2 and to_snake(str(around[0])) in _COMPONENTS:  # noqa: PLR2004 - the array, and a number in it
+        if key == "factory":
+            return f"a factory takes the place of the whole array: `{around[0]}: {{factory: ...}}`"
+        if not hint.startswith("; did you mean"):
+            hint += "; what it takes itself belongs in `options`: `{id: ..., options: {...}}`"
+    return f"unknown key{hint}"

@@ -105,6 +105,30 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place_and_remedy(writ
     }
 
 
+def test_what_other_libraries_write_is_told_as_it_is_written_here(written):
+    path = written("""
+        agents:
+          demo:
+            model: [openai/a]
+            systemPrompt: Be brief.
+            outputProcessors:
+              - {id: pii-detector, strategy: redact}
+              - regex-filter: {presets: [secrets]}
+            tools: [{id: weather, unit: celsius}]
+    """)
+    own = "; what it takes itself belongs in `options`: `{id: ..., options: {...}}`"
+    known = "unknown key; known: as, factory, id, onError, options, timeout"
+    of_tools = "unknown key; known: as, description, id, options, parameters, requireApproval, timeout"
+    assert problems_of(path) == {
+        ("agents.demo.model.0", "should be a mapping, such as {model: openai/a}"),
+        ("agents.demo.systemPrompt", "unknown key; it is `instructions` here"),
+        ("agents.demo.outputProcessors.0.strategy", known + own),
+        ("agents.demo.outputProcessors.1.id", "is missing"),
+        ("agents.demo.outputProcessors.1.regex-filter", known + own),
+        ("agents.demo.tools.0.unit", of_tools + own),
+    }
+
+
 def test_a_factory_among_processors_is_told_that_it_makes_the_whole_array(written):
     path = written("agents: {demo: {model: m/x, inputProcessors: [unicode-normalizer, {factory: f}]}}")
     assert problems_of(path) == {
@@ -169,8 +193,10 @@ def test_a_value_of_which_several_kinds_are_taken_is_told_where_it_stands(writte
 
 def test_known_keys_are_told_once(written):
     path = written("agents: {a: {model: m/x, inputProcessors: [{id: shouter, limit: 5}]}}")
-    known = "as, factory, id, onError, options, timeout"
-    assert problems_of(path) == {("agents.a.inputProcessors.0.limit", f"unknown key; known: {known}")}
+    known = "unknown key; known: as, factory, id, onError, options, timeout; what it takes itself belongs in"
+    [(field, told)] = problems_of(path)
+    assert field == "agents.a.inputProcessors.0.limit"
+    assert told.startswith(known)
 
 
 def test_the_keys_of_what_a_key_is_in_are_known_and_no_others(written):
