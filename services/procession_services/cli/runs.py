@@ -207,4 +207,7 @@ async def _cancel_it(handle: "RunHandle") -> None:
 
 def _mention_silence(handle: "RunHandle") -> None:
     if not handle.accepted:
-        say(f"run {handle.run_id} is stored, but no service has accepted it yet: are the services running?")
+        say(
+            f"run {handle.run_id} is stored, but no service has accepted it yet: are the services running? "
+            "`procession check --deploy` tells"
+        )

@@ -292,6 +292,7 @@ def test_suggestions():
     assert suggestion("inputprocessor", known) == "; did you mean 'inputProcessors'?"
     assert suggestion("zzz", known) == "; known: inputProcessors, outputProcessors"
     assert suggestion("zzz", []) == ""
+    assert suggestion("NATS", ["NATS_USER", "NATS_URL", "TENANTS"]) == "; did you mean 'NATS_URL'?"
     assert suggestion("zzz", map(str, range(50))) == "", "a list of all would hide what is wrong"
     assert suggestion("OUR_VERSION", ["OUR_TENANT", "OUR_MODEL"], "OUR_") == "; known: OUR_MODEL, OUR_TENANT"
     assert suggestion("OUR_MODLE", ["OUR_TENANT", "OUR_MODEL"], "OUR_") == "; did you mean 'OUR_MODEL'?"
