@@ -117,6 +117,17 @@ async def test_run_without_stream_prints_the_result_at_the_end(services, process
     assert request["memory"] == {"thread": "t", "resource": "ann"}
 
 
+async def test_run_says_after_a_while_that_nobody_has_accepted_it(services, procession):
+    command = await procession("run", "Hi", "--agent", "demo", "--run-id", "mine")
+    _, request = await services.request()
+    said = await command.process.stderr.readline()
+    assert said.startswith(b"run mine is stored, but no service has accepted it yet: are the services running? ")
+    assert b"`procession check --deploy` tells" in said
+    await services.accept(request["runId"])
+    await services.finish(request["runId"], text="Hello")
+    assert (await command.finished())[0] == 0
+
+
 async def test_json_gives_one_value_a_line(services, procession):
     command = await procession("run", "Hi", "--agent", "demo", "--json")
     await answered(services)
