@@ -29,6 +29,8 @@ __all__ = ["add_run_commands"]
 
 _SILENCE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 2.0
+_END_SECONDS: Final = 0.3
+"""Within this time a stored end is read; the end of a run that was at work until now may come later."""
 
 
 def add_run_commands(commands: Commands) -> None:
@@ -118,7 +120,10 @@ async def _cancel(options: argparse.Namespace) -> int:
         await procession.cancel(options.run)
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
-                await procession.attach(options.run)
+                handle = await procession.attach(options.run)
+                result = await handle.result(timeout=_END_SECONDS)
+            if result.status not in ("suspended", "cancelled"):
+                told = f", but it has ended already: {result.status}"
         except UnknownRunError as error:
             kept = "the request is kept for a day (PROCESSION_CONTEXT_TTL), and cancels a run that starts under this id"
             told, code = f", but {error}; {kept}", FAILED

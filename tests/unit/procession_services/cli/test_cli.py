@@ -121,7 +121,9 @@ async def test_run_says_after_a_while_that_nobody_has_accepted_it(services, proc
     command = await procession("run", "Hi", "--agent", "demo", "--run-id", "mine")
     _, request = await services.request()
     said = await command.process.stderr.readline()
-    assert said.startswith(b"run mine is stored, but no service has accepted it yet: are the services running? ")
+    assert said.startswith(
+        b"run mine is stored, but no service has accepted it yet: are the services running? "
+    )
     assert b"`procession check --deploy` tells" in said
     await services.accept(request["runId"])
     await services.finish(request["runId"], text="Hello")
@@ -209,6 +211,14 @@ async def test_cancel_reaches_the_run(services, procession):
     command = await procession("cancel", "somebodys")
     assert await services.control() == {"type": "cancel"}
     assert await command.finished() == (0, "", "asked to cancel somebodys\n")
+
+
+async def test_cancel_says_that_the_run_has_ended_before(services, procession):
+    await services.accept("somebodys")
+    await services.finish("somebodys", text="Hello")
+    command = await procession("cancel", "somebodys")
+    said = "asked to cancel somebodys, but it has ended already: finished\n"
+    assert await command.finished() == (0, "", said)
 
 
 async def test_cancel_says_where_nothing_is_known_of_the_run(services, procession):
