@@ -113,7 +113,7 @@ async def _attach(options: argparse.Namespace) -> int:
 
 
 async def _cancel(options: argparse.Namespace) -> int:
-    from procession.client import NotConnectedError, UnknownRunError  # noqa: PLC0415 - only what the command needs
+    from procession.client import UnknownRunError  # noqa: PLC0415 - only what the command needs
 
     told, code = "", OK
     async with connected(options) as procession:
@@ -127,7 +127,7 @@ async def _cancel(options: argparse.Namespace) -> int:
         except UnknownRunError as error:
             kept = "the request is kept for a day (PROCESSION_CONTEXT_TTL), and cancels a run that starts under this id"
             told, code = f", but {error}; {kept}", FAILED
-        except (TimeoutError, NotConnectedError):
+        except (TimeoutError, ProcessionError):
             pass  # a look, no more: the wish is stored
     say(f"asked to cancel {options.run}{told}")
     return code

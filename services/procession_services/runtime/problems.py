@@ -53,10 +53,11 @@ def unreadable(error: OSError | UnicodeDecodeError) -> str:
 def suggestion(wrong: str, known: Iterable[str], prefix: str = "") -> str:
     """How to mend an unknown name: the nearest known one, or all when there are few; may be empty.
 
-    The names' common prefix makes none of them nearer than another. The nearest of a name's beginning is the shortest.
+    The names' common prefix makes none of them nearer than another; one that is only the beginning of some means the
+    shortest of them (`PROCESSION_NATS`).
     """
     names, own = sorted(name.removeprefix(prefix) for name in known), wrong.removeprefix(prefix)
-    begun = [name for name in names if own and name.startswith(f"{own}_")]
+    begun = [name for name in names if prefix and name.startswith(f"{own}_")]
     if near := min(begun, key=len, default=None) or nearest(own, names):
         return f"; did you mean {prefix + near!r}?"
     return f"; known: {', '.join(prefix + name for name in names)}" if 0 < len(names) <= _FEW else ""

@@ -221,6 +221,13 @@ async def test_cancel_says_that_the_run_has_ended_before(services, procession):
     assert await command.finished() == (0, "", said)
 
 
+async def test_cancel_asks_where_the_last_request_of_that_name_was_refused(services, procession):
+    error = {"code": "RATE_LIMITED", "message": "too many", "retryAfter": 1.0}
+    await services.event("somebodys", "request.rejected", error=error, sequence=7)
+    command = await procession("cancel", "somebodys")
+    assert await command.finished() == (0, "", "asked to cancel somebodys\n")
+
+
 async def test_cancel_says_where_nothing_is_known_of_the_run(services, procession):
     command = await procession("cancel", "misspelt")
     assert await services.control() == {"type": "cancel"}

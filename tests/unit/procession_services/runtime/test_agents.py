@@ -292,7 +292,9 @@ def test_suggestions():
     assert suggestion("inputprocessor", known) == "; did you mean 'inputProcessors'?"
     assert suggestion("zzz", known) == "; known: inputProcessors, outputProcessors"
     assert suggestion("zzz", []) == ""
-    assert suggestion("NATS", ["NATS_USER", "NATS_URL", "TENANTS"]) == "; did you mean 'NATS_URL'?"
+    variables = ["OUR_NATS_USER", "OUR_NATS_URL", "OUR_TENANTS"]
+    assert suggestion("OUR_NATS", variables, "OUR_") == "; did you mean 'OUR_NATS_URL'?"
+    assert suggestion("chunk", ["chunk_delay", "chunks"]) == "; did you mean 'chunks'?"
     assert suggestion("zzz", map(str, range(50))) == "", "a list of all would hide what is wrong"
     assert suggestion("OUR_VERSION", ["OUR_TENANT", "OUR_MODEL"], "OUR_") == "; known: OUR_MODEL, OUR_TENANT"
     assert suggestion("OUR_MODLE", ["OUR_TENANT", "OUR_MODEL"], "OUR_") == "; did you mean 'OUR_MODEL'?"
