@@ -118,18 +118,20 @@ def belongs(place: Iterable[str | int]) -> str:
     return f"; this belongs in `modelSettings`, as `{setting}`"
 
 
-def explained(error: ValidationError) -> ValidationError:
-    """The same error in plainer words: with what is known of the remedy, and no addresses of pydantic's pages."""
-    lines = [
-        InitErrorDetails(
-            type=PydanticCustomError(
-                each["type"], _message(each["loc"], each, error.title if at < _TOLD else "")
-            ),
-            loc=each["loc"],
-            input=each["input"],
-        )
-        for at, each in enumerate(error.errors())
-    ]
+def explained(error: ValidationError, body: Any = None) -> ValidationError:
+    """The same error in plainer words: with what is known of the remedy, and no addresses of pydantic's pages.
+
+    What fits no branch of a union is told once, in its place in `body`, as `placed` does it.
+    """
+    alternatives: dict[Place, list[ErrorDetails]] = {}
+    for place, each in placed(error.errors(), body):
+        alternatives.setdefault(place, []).append(each)
+    lines = []
+    for at, (place, each_of) in enumerate(alternatives.items()):
+        words = dict.fromkeys(_message(place, each, error.title if at < _TOLD else "") for each in each_of)
+        first = each_of[0]
+        kind = PydanticCustomError(first["type"], " or ".join(words))
+        lines.append(InitErrorDetails(type=kind, loc=place, input=first["input"]))
     return ValidationError.from_exception_data(error.title, lines)
 
 

@@ -2,9 +2,9 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from procession.client.errors import UnknownRunError
@@ -24,6 +24,8 @@ Input = str | dict[str, Any] | list[str | dict[str, Any]]
 
 AnyAgent = str | Agent | dict[str, Any]
 """Name of an agent that the services know, or an agent that travels with the request, as its JSON too."""
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Procession:
@@ -98,11 +100,8 @@ class Procession:
                 when the run is read.
             NotConnectedError: The client is not connected.
         """
-        try:
-            known = agent if isinstance(agent, str) else Agent.model_validate(agent)
-            request = _request(input, known, options)
-        except ValidationError as error:
-            raise explained(error) from None
+        known = agent if isinstance(agent, str) else _valid(Agent, agent)
+        request = _request(input, known, options)
         subject = subjects.run(self.tenant, known if isinstance(known, str) else known.name)
         chosen = request.run_id is not None
         run_id = request.run_id = request.run_id or f"run-{secrets.token_hex(12)}"
@@ -270,4 +269,11 @@ def _request(given: Input | RunRequest, agent: str | Agent, options: dict[str, A
         fields = given.model_dump(exclude_unset=True)
     if isinstance(agent, Agent):
         fields["agent"] = agent
-    return RunRequest.model_validate(fields | options)
+    return _valid(RunRequest, fields | options)
+
+
+def _valid(model: type[_Model], fields: Any) -> _Model:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise explained(error, fields) from None

@@ -141,7 +141,7 @@ class Operator:
 
 
 def _refused(url: str, errors: list[Exception], access: Access) -> NoAccessError:
-    told = " ".join(str(error) for error in errors if str(error))
+    told = " ".join(dict.fromkeys(str(error) for error in errors if str(error)))
     if "uthorization" in told:
         user = f"user {access.nats_user!r}" if access.nats_user else "connections without a user"
         return RejectedError(f"NATS at {address(url)} rejects {user}: check user and password")

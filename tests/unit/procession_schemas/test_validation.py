@@ -141,6 +141,29 @@ def test_an_error_that_is_explained_is_the_same_but_for_its_words() -> None:
     assert [each["type"] for each in told.errors()] == [each["type"] for each in error.errors()]
 
 
+@pytest.mark.parametrize(
+    ("fields", "place", "words"),
+    [
+        (
+            {"output_processors": [{"id": "x", "option": 1}]},
+            ("output_processors", 0, "option"),
+            "Extra inputs",
+        ),
+        ({"outputProcessors": [3]}, ("outputProcessors", 0), "Input should be a valid dictionary"),
+        ({"input": None}, ("input",), "Input should be a valid string or Input should be a valid dictionary"),
+    ],
+)
+def test_what_fits_no_branch_of_a_union_is_told_once_where_its_author_has_written_it(
+    fields: dict[str, Any], place: tuple[str | int, ...], words: str
+) -> None:
+    body = {"input": "Hi", **fields}
+    with pytest.raises(ValidationError) as caught:
+        RunRequest.model_validate(body)
+    [told] = explained(caught.value, body).errors()
+    assert told["loc"] == place
+    assert told["msg"].startswith(words)
+
+
 def test_long_names_of_others_are_cut() -> None:
     told = in_words([("p" * 100_000, "w" * 100_000)], "request")
     assert told == f"{'p' * 300}…: {'w' * 300}…"

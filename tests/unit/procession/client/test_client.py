@@ -102,6 +102,7 @@ async def test_an_agent_may_be_its_json(services, procession):
         ("demo", {"max_stepz": 3}, "max_stepz"),
         ({"name": "mine", "outputProcesors": []}, {}, "outputProcesors"),
         ({"model": "demo/model"}, {}, "name"),
+        ("demo", {"output_processors": [{"id": "x", "option": 1}]}, r"\noutput_processors\.0\.option\n"),
         (None, {}, "Agent"),
     ],
 )
