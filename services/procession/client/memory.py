@@ -15,6 +15,8 @@ __all__ = ["MemoryClient", "MemoryRequestError"]
 _SECONDS: Final = 10.0
 _PAGE: Final = 128
 """A power of two: where an answer would be too long, half of it is asked for."""
+_MOST: Final = 1000
+"""Messages that one request may bring."""
 
 
 class MemoryRequestError(ProcessionError):
@@ -93,8 +95,8 @@ class MemoryClient:
     async def import_page(self, page: dict[str, Any], *, embedder: str | None = None) -> list[str]:
         """Takes in a page of an export; messages that the thread has already are replaced, and nothing comes twice.
 
-        A title, metadata and a working memory that are there stay. A page that is too long for a message of NATS is
-        sent in parts. The messages are queued for the index of semantic recall.
+        A title, metadata and a working memory that are there stay. A page that is too long for one request is sent in
+        parts. The messages are queued for the index of semantic recall.
 
         Args:
             page: As `export` gives it.
@@ -104,11 +106,12 @@ class MemoryClient:
         fields = {"thread": head["id"], "resource": head["resource"], "messages": messages}
         more = {name: head.get(name) for name in ("title", "metadata")}
         more |= {"note": page.get("note"), "embedder": embedder}
-        try:
-            return list((await self._ask("import", **fields, **more))["ids"])
-        except RequestTooLargeError:
-            if len(messages) <= 1:
-                raise
+        if not isinstance(messages, list) or len(messages) <= _MOST:
+            try:
+                return list((await self._ask("import", **fields, **more))["ids"])
+            except RequestTooLargeError:
+                if len(messages) <= 1:
+                    raise
         half = len(messages) // 2
         parts = [{**page, "messages": part} for part in (messages[:half], messages[half:])]
         return [each for part in parts for each in await self.import_page(part, embedder=embedder)]
