@@ -197,15 +197,15 @@ async def made_whole(
 
 
 def put_behind(messages: MessageList, recalled: Sequence[Message]) -> None:
-    """Moves the messages of a run behind those of its thread, where these have times in the future.
+    """Moves the new messages of a run behind those of its thread, whose times other clocks have told.
 
-    Then the clocks of two machines differ, or one was set back: a question would stand in front of what it is about.
-    What was said long ago, by its own account, stays where it was.
+    A client's clock may be late, that of another machine ahead, or ours was set back: then a question would stand in
+    front of what it is about. What was said long ago, by its own account, stays where it was.
     """
-    now = to_millis(clock.now_iso())
-    newest = max((to_millis(message["createdAt"]) for message in recalled), default=now)
-    if newest <= now:
+    if not recalled:
         return
+    now = to_millis(clock.now_iso())
+    newest = max(to_millis(message["createdAt"]) for message in recalled)
     known = {message["id"] for message in recalled}
     for message in messages.get.input.db():
         if message["id"] not in known and now - _JUST_NOW_MS <= to_millis(message["createdAt"]) <= newest:

@@ -233,6 +233,23 @@ async def test_a_question_comes_behind_what_a_clock_that_is_ahead_has_stored(
     assert texts_of(await stored(store, tenant))[1:5] == ["q1", "a1", "q2", "and more"]
 
 
+async def test_a_question_comes_behind_the_thread_if_the_clock_of_its_client_is_late(
+    run: Make, store: RedisMessageStore, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = next(_moments) + 600_000
+    monkeypatch.setattr(clock, "now_iso", lambda: to_iso(now))
+
+    def at(seconds: int, text: str) -> Any:
+        return message(text) | {"createdAt": to_iso(now + seconds * 1000)}
+
+    await store.save(tenant, "t", "r", [at(-7, "q1"), at(-5, "a1")])
+    recall = run()
+    recall.list.add([at(-120, "of old"), at(-20, "q2"), at(-19, "and more"), at(-1, "last")], "input")
+    assert await recall.recall() == ["of old", "q1", "a1", "q2", "and more", "last"]
+    await recall.finish()
+    assert texts_of(await stored(store, tenant)) == ["of old", "q1", "a1", "q2", "and more", "last"]
+
+
 async def test_the_incoming_copy_wins(run: Make, store: RedisMessageStore, tenant: str) -> None:
     await store.save(tenant, "t", "r", [message("q", "stored text"), message("a", "answer", "assistant")])
     second = run()
