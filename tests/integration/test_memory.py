@@ -134,6 +134,18 @@ async def test_imported_messages_are_found_by_an_agent_with_an_embedder_of_its_o
     assert any("4711" in text for text in shown)
 
 
+async def test_a_note_that_every_thread_is_told_does_not_crowd_out_what_was_said(system, resource):
+    recall = {"topK": 2, "messageRange": 0}
+    agent = {"memory": {"workingMemory": {"useStateSignals": True}, "semanticRecall": recall}}
+    await system.client.memory.set_note("- Ann has a boat, where her mother lies in the sun", resource)
+    await say(system, "my boat lies at pier 7", agent, "t0", resource)
+    for thread in ("t1", "t2", "t3"):
+        await say(system, "hello", agent, thread, resource)
+    await indexed(system.client.memory)
+    _, shown = await say(system, "where does the boat of Ann lie", agent, "t4", resource)
+    assert any("pier 7" in text for text in shown)
+
+
 async def test_reindex_makes_the_index_anew(system, resource):
     agent = {"memory": {"lastMessages": 2, "semanticRecall": {"indexName": f"anew-{resource}"}}}
     await system.client.memory.save("t1", resource, ["the code of the safe is 4711"])

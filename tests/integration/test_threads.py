@@ -206,5 +206,7 @@ async def test_a_thread_of_more_messages_than_a_request_may_have_is_imported_in_
     texts = [f"{number}" for number in range(2500)]
     page = {"thread": {"id": "t", "resource": resource}, "messages": texts}
     assert len(await memory.import_page(page)) == 2500
-    told = [m for n in range(3) for m in (await memory.messages("t", resource, page=n, per_page=1000))["messages"]]
+    told = [
+        m for n in range(3) for m in (await memory.messages("t", resource, page=n, per_page=1000))["messages"]
+    ]
     assert [message["content"]["parts"][0]["text"] for message in told] == texts

@@ -12,6 +12,7 @@ from procession_schemas.memory import MessageRange, Scope
 from procession_schemas.messages import Message
 from procession_schemas.run_ids import answer_id
 from procession_services.memory.core.recall_text import other_conversations, question_of
+from procession_services.memory.core.storable import storable
 from procession_services.memory.ports import EmbedderChangedError, VectorsUnavailableError
 from procession_services.memory.recall import IndexRef, entry_of
 from procession_services.memory.scope import Conversation, MemoryScopeError, conversation, current_memory
@@ -78,12 +79,12 @@ class SemanticRecall(Processor[SemanticRecallOptions]):
         return messages
 
     async def process_output_result(self, args: OutputResultArgs) -> MessageList:
-        """Hands response and input over to be indexed; that is done behind the run's back, and made up for later."""
+        """Hands what is stored of response and input over to be indexed, behind the run's back (D-85)."""
         messages = args.message_list
         here = conversation(args.request_context, messages)
         if here is None or here.read_only:
             return messages
-        new = [*messages.get.response.db(), *messages.get.input.db()]
+        new = storable([*messages.get.response.db(), *messages.get.input.db()])
         entries = [entry for each in new if (entry := entry_of(each, here.resource, here.thread))]
         if not entries:
             return messages

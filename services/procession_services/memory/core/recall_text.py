@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from procession.signals import about
 from procession_schemas.messages import Message
 
 __all__ = ["indexed_text", "other_conversations", "question_of"]
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
 _QUESTIONS: Final = ("user", "user-message")
+_TOLD_ANEW: Final = ("state", "reactive")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _NOON: Final = 12
 TAG: Final = "remembered_from_other_conversation"
@@ -26,12 +28,16 @@ def question_of(messages: Sequence[Message]) -> str | None:
 
 
 def _asks(message: Message) -> bool:
-    signal = (message["content"].get("metadata") or {}).get("signal")
-    return message["role"] == "signal" and isinstance(signal, dict) and signal.get("type") in _QUESTIONS
+    return message["role"] == "signal" and about(message).get("type") in _QUESTIONS
 
 
 def indexed_text(message: Message) -> str:
-    """What is indexed of a message; empty where there is nothing to find it by."""
+    """What is indexed of a message; empty where there is nothing to find it by.
+
+    Nor are states and reminders (D-116), which every thread is told: they would be found in place of what was said.
+    """
+    if message["role"] == "signal" and about(message).get("type") in _TOLD_ANEW:
+        return ""
     return _joined(message, "\n")
 
 

@@ -1,4 +1,4 @@
-"""`semantic-recall`, where it cannot recall; tests/integration has it with a real index."""
+"""`semantic-recall`: what it hands to the index, and where it cannot recall; tests/integration has a real index."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ import pytest
 
 from procession.testing import ProcessorKit
 from procession.testing import environment as make_environment
+from procession_services.memory.recall import Recall
 from procession_services.memory.scope import acting_for
 from procession_services.memory.semantic import SemanticRecall
+from procession_services.memory.stores.redis_jobs import RedisJobs
 
 
 @pytest.fixture
@@ -36,3 +38,27 @@ async def test_any_other_failure_is_told_without_its_text(kit, logs):
     with acting_for("acme", broken, recall=broken):
         await kit.input("what was my secret?")
     assert logs == ["semantic-recall: semantic recall failed: AttributeError"]
+
+
+@pytest.mark.integration
+async def test_only_what_is_stored_is_indexed_and_no_state_or_reminder(kit, store, redis, tenant):
+    def signal(text, **about):
+        content = {"parts": [{"type": "text", "text": text}], "metadata": {"signal": about}}
+        return {"role": "signal", "content": content}
+
+    unused: Any = None
+    jobs = RedisJobs(redis, "replica")
+    with acting_for(tenant, store, Recall(unused, unused, jobs)):
+        await kit.input(
+            [
+                "where does my boat lie?",
+                signal("is on the phone", type="status", transient=True),
+                signal("# Me\n- Ann has a boat", type="state"),
+                signal("answer in English", type="reactive"),
+                signal("the mast is mended", type="notification"),
+            ]
+        )
+        await kit.output_result("<working_memory># Me\n- Boat</working_memory> at pier 7")
+    _, job = await jobs.take(tenant)
+    texts = {entry["text"] for entry in job["entries"]}
+    assert texts == {"where does my boat lie?", "the mast is mended", "at pier 7"}
