@@ -126,22 +126,15 @@ class Indexer:
         refs += [
             IndexRef(tenant, name, embedder) for name in dict.fromkeys([*asked, *names]) if name not in known
         ]
-        async for resource in self._store.resources(tenant):
-            page, more = 0, True
-            while more:
-                threads = await self._store.threads(tenant, resource, page=page, per_page=_PAGE)
-                page, more = page + 1, (page + 1) * _PAGE < threads.total
-                for thread in threads.items:
-                    await self._queue_thread(refs, tenant, resource, thread["id"])
+        async for resource, thread in self._store.every_thread(tenant):
+            await self._queue_thread(refs, tenant, resource, thread)
 
     async def _queue_thread(self, refs: list[IndexRef], tenant: str, resource: str, thread: str) -> None:
-        page, more = 0, True
-        while more:
-            found = await self._store.messages(tenant, thread, resource, page=page, per_page=_PAGE)
-            if found is None:
-                return
-            page, more = page + 1, (page + 1) * _PAGE < found.total
-            await submit_all(self._recall, refs, resource, thread, found.items)
+        """Queues the newest messages first: what retention removes of the oldest meanwhile moves no other one."""
+        skip = 0
+        while found := await self._store.recent(tenant, thread, resource, _PAGE, skip=skip):
+            skip += len(found)
+            await submit_all(self._recall, refs, resource, thread, found)
 
 
 async def submit_all(

@@ -103,8 +103,8 @@ class MessageStore(Protocol):
     async def delete_thread(self, tenant: str, thread: str, resource: str) -> bool:
         """Deletes the thread with its messages and its note; tells whether there was one."""
 
-    def resources(self, tenant: str) -> AsyncIterator[str]:
-        """The resources that have threads, each once, in no order."""
+    def every_thread(self, tenant: str) -> AsyncIterator[tuple[str, str]]:
+        """Resource and id of every thread, in no order; one that changes meanwhile may come twice."""
 
     async def note(
         self, tenant: str, resource: str, thread: str | None, *, kind: NoteKind = "note"

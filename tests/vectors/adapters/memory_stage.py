@@ -132,9 +132,9 @@ class DictMessages(MessageStore):
     async def delete_thread(self, tenant: str, thread: str, resource: str) -> bool:
         raise NotImplementedError
 
-    async def resources(self, tenant: str) -> AsyncIterator[str]:
-        for resource in {resource for resource, _ in self.heads}:
-            yield resource
+    async def every_thread(self, tenant: str) -> AsyncIterator[tuple[str, str]]:
+        for resource, thread in [*self.heads]:
+            yield resource, thread
 
     async def note(
         self, tenant: str, resource: str, thread: str | None, *, kind: NoteKind = "note"

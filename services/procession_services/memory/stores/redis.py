@@ -229,15 +229,16 @@ class RedisMessageStore(MessageStore):
         gone = await self._trim(keys=_message_keys(tenant, thread, resource), args=args)
         return [each.decode() for each in gone]
 
-    async def resources(self, tenant: str) -> AsyncIterator[str]:
-        """Implements `MessageStore.resources`."""
+    async def every_thread(self, tenant: str) -> AsyncIterator[tuple[str, str]]:
+        """Implements `MessageStore.every_thread`."""
         base = f"procession:{quote(tenant, safe='')}:memory:"
         seen = set()
         async for key in self._redis.scan_iter(f"{base}*:updated", count=1000):
             name = key.decode()[len(base) : -len(":updated")]
             if ":" not in name and name not in seen:
                 seen.add(name)
-                yield unquote(name)
+                async for thread, _ in self._redis.zscan_iter(key, count=1000):
+                    yield unquote(name), thread.decode()
 
     async def note(
         self, tenant: str, resource: str, thread: str | None, *, kind: NoteKind = "note"

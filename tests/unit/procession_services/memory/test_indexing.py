@@ -133,6 +133,11 @@ def at(minute):
     return f"2026-01-01T00:{minute:02}:00.000Z"
 
 
+def message(name, minute=0):
+    parts = [{"type": "text", "text": name}]
+    return {"id": name, "role": "user", "createdAt": at(minute), "content": {"format": 2, "parts": parts}}
+
+
 def entries(*texts, minute=0):
     return [Entry(text, text, {"message_id": text, "created_at": at(minute)}) for text in texts]
 
@@ -361,18 +366,13 @@ class Archive:
     def __init__(self, *fails):
         self.fails = list(fails)
 
-    async def resources(self, tenant):
+    async def every_thread(self, tenant):
         if self.fails:
             raise self.fails.pop(0)
-        yield "r"
+        yield "r", "t"
 
-    async def threads(self, tenant, resource, *, page, per_page):
-        return Page([{"id": "t"}], 1)
-
-    async def messages(self, tenant, thread, resource, *, page, per_page):
-        parts = [{"type": "text", "text": "hello"}]
-        message = {"id": "m", "role": "user", "createdAt": "", "content": {"format": 2, "parts": parts}}
-        return Page([message], 1)
+    async def recent(self, tenant, thread, resource, limit, *, skip=0):
+        return [] if skip else [message("m")]
 
 
 async def reindexed(embedder=None, *fails):
@@ -402,3 +402,36 @@ async def test_a_reindex_that_was_broken_off_fills_what_it_had_emptied():
     filled = await reindexed(None, ConnectionError())
     assert ("docs", "c/d", {"dimensions": 5}) in filled
     assert ("", "e/f", {}) in filled
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("change", ["a turn", "retention"])
+async def test_what_is_said_and_removed_during_a_reindex_keeps_nothing_out_of_the_index(
+    store, clock, tenant, change
+):
+    """More threads, and more messages in one of them, than are read at once."""
+    threads = [f"t{number}" for number in range(205)]
+    for thread in threads:
+        clock.advance(1)
+        await store.save(tenant, thread, "r", [message(f"of {thread}")])
+    clock.advance(1)
+    await store.save(tenant, "long", "r", [message(f"m{n}", minute=n // 10) for n in range(205)])
+
+    class Disturbed(Queue):
+        async def put(self, job):
+            await super().put(job)
+            if len(self.jobs) > 1:
+                return
+            if change == "a turn":
+                clock.advance(1)
+                await store.save(tenant, "t0", "r", [message("a turn", minute=59)])
+            else:
+                await store.trim(tenant, "long", "r", older_than=None, keep=200)
+
+    stage = Stage()
+    stage.queue = stage.recall.queue = Disturbed()
+    indexer = Indexer(stage.recall, store, pause=stage._pause)
+    assert await indexer.finish({"kind": "reindex", "tenant": tenant})
+    queued = {entry["id"] for _, job in stage.queue.jobs for entry in job["entries"]}
+    assert {f"of {thread}" for thread in threads} <= queued
+    assert {f"m{number}" for number in range(5, 205)} <= queued

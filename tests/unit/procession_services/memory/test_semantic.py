@@ -59,6 +59,7 @@ async def test_only_what_is_stored_is_indexed_and_no_state_or_reminder(kit, stor
             ]
         )
         await kit.output_result("<working_memory># Me\n- Boat</working_memory> at pier 7")
-    _, job = await jobs.take(tenant)
-    texts = {entry["text"] for entry in job["entries"]}
+    taken = await jobs.take(tenant)
+    assert taken
+    texts = {entry["text"] for entry in taken[1]["entries"]}
     assert texts == {"where does my boat lie?", "the mast is mended", "at pier 7"}

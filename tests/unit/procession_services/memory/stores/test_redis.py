@@ -336,11 +336,12 @@ async def test_older_pages_from_the_end(store: RedisMessageStore, tenant: str) -
     assert [[m["id"] for m in page] for page in pages] == [["m3", "m4"], ["m1", "m2"], ["m0"], []]
 
 
-async def test_the_resources_of_a_tenant(store: RedisMessageStore, tenant: str) -> None:
-    for resource in ("a", "b:c", "é*"):
-        await store.create_thread(tenant, "t", resource)
+async def test_every_thread_of_a_tenant(store: RedisMessageStore, tenant: str) -> None:
+    threads = {("a", "t"), ("a", "u:1"), ("b:c", "t"), ("é*", "é")}
+    for resource, thread in threads:
+        await store.create_thread(tenant, thread, resource)
     await store.create_thread(f"{tenant}2", "t", "other")
-    assert {each async for each in store.resources(tenant)} == {"a", "b:c", "é*"}
+    assert {each async for each in store.every_thread(tenant)} == threads
 
 
 async def test_of_concurrent_changes_of_a_note_none_is_lost(store: RedisMessageStore, tenant: str) -> None:
