@@ -270,10 +270,11 @@ async def _rename(memory: Memory, request: RenameRequest) -> Reply:
 
 
 async def _delete(memory: Memory, request: ThreadRequest) -> Reply:
-    if not await memory.store.delete_thread(memory.tenant, request.thread, request.resource):
-        raise _unknown(request.thread)
+    # Its embeddings first: of a thread that is gone, nobody who asks again after a failure would get further.
     if memory.recall is not None:
         await memory.recall.forget(memory.tenant, request.resource, request.thread)
+    if not await memory.store.delete_thread(memory.tenant, request.thread, request.resource):
+        raise _unknown(request.thread)
     return {"deleted": True}
 
 

@@ -266,6 +266,32 @@ async def test_an_embedder_that_there_is_not_is_refused_before_anything_is_done(
     assert await store.get_thread(tenant, "t", "r") is None
 
 
+async def test_who_asks_again_for_a_deletion_that_failed_gets_rid_of_the_embeddings_too(
+    ask: Ask, store: RedisMessageStore, tenant: str
+) -> None:
+    """They have the texts, too."""
+
+    class Queue:
+        fails, jobs = [ConnectionError()], list[Any]()
+
+        async def put(self, job: Any) -> None:
+            if self.fails:
+                raise self.fails.pop()
+            self.jobs.append(job)
+
+    nothing: Any = None
+    queue: Any = Queue()
+    await ask("create")
+    told = []
+    for _ in range(2):
+        recall = Recall(nothing, nothing, queue)
+        told.append(await handle(store, "delete", json.dumps(WHERE).encode(), tenant, recall=recall))
+    assert told[0]["error"]["code"] == "INTERNAL"
+    assert told[1] == {"deleted": True}
+    assert await store.get_thread(tenant, "t", "r") is None
+    assert [(job["kind"], job["thread"], job["resource"]) for job in queue.jobs] == [("delete", "t", "r")]
+
+
 # --- isolation -----------------------------------------------------------------------------------
 
 _CALL = {"options": {"scope": "thread"}, "given": {"memory": "# Stolen"}, **WHERE}
