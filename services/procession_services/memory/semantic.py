@@ -74,8 +74,8 @@ class SemanticRecall(Processor[SemanticRecallOptions]):
         messages.add([message for message in own if message["id"] not in present], "memory")
         # An id says which message it is within its thread only.
         others = [message for message in told if message.get("threadId") != here.thread]
-        if others and self.options.scope == "resource":
-            messages.add_system(other_conversations(others), TAG)
+        if self.options.scope == "resource" and (text := other_conversations(others)):
+            messages.add_system(text, TAG)
         return messages
 
     async def process_output_result(self, args: OutputResultArgs) -> MessageList:

@@ -54,18 +54,22 @@ def _texts(message: Mapping[str, Any]) -> list[str]:
 def other_conversations(messages: Iterable[Message]) -> str:
     """The system message with messages of other threads: by day, in UTC, one line each, in a tag that is closed.
 
-    What the messages say cannot close the tag.
+    What the messages say cannot close the tag. Those without text are left out; empty where nothing is left.
     """
-    lines, day = [], ""
+    lines, day = list[str](), ""
     for message in sorted(messages, key=_order):
+        if not (text := " ".join(_texts(message))).strip():
+            continue
         at = datetime.fromisoformat(message["createdAt"]).astimezone(UTC)
         date = f"{at.year}, {_MONTHS[at.month - 1]}, {at.day}"
         if date != day:
             lines.append(f"the following messages are from {date}")
             day = date
         hour = f"{(at.hour % _NOON) or _NOON}:{at.minute:02} {'PM' if at.hour >= _NOON else 'AM'}"
-        text = _TAG.sub("&lt;", " ".join(_texts(message)))
-        lines.append(f"Message from previous conversation at {hour}: {message['role'].capitalize()}: {text}")
+        said = f"{message['role'].capitalize()}: {_TAG.sub('&lt;', text)}"
+        lines.append(f"Message from previous conversation at {hour}: {said}")
+    if not lines:
+        return ""
     told = "\n".join(lines)
     return f"The following messages were remembered from a different conversation:\n<{TAG}>\n{told}\n</{TAG}>"
 
