@@ -79,8 +79,7 @@ class Indexer:
             case "upsert":
                 await self._upsert(job)
             case "delete":
-                where = (job["tenant"], job["resource"], job["thread"])
-                await self._recall.vectors.delete(*where, job["messages"])
+                await self._delete(job["tenant"], job["resource"], job["thread"], job["messages"])
             case "reindex":
                 await self._reindex(job["tenant"], job.get("embedder"))
             case kind:
@@ -95,7 +94,7 @@ class Indexer:
         await self._recall.index(ref, entries)
         removed = await self._removed(tenant, resource, thread, entries)
         if removed != []:
-            await self._recall.vectors.delete(tenant, resource, thread, removed)
+            await self._delete(tenant, resource, thread, removed)
 
     async def _removed(
         self, tenant: str, resource: str, thread: str, entries: Sequence[Entry]
@@ -112,6 +111,18 @@ class Indexer:
         older = [entry.id for entry in entries if to_millis(entry.metadata["created_at"]) < since]
         there = await self._store.find(tenant, thread, resource, older) if older else []
         return [each for each in older if each not in {message["id"] for message in there}]
+
+    async def _delete(self, tenant: str, resource: str, thread: str, messages: list[str] | None) -> None:
+        """Removes a thread, or messages of it; what is stored of these is queued anew.
+
+        It has come meanwhile, such as a backup of the thread, and another replica may have indexed it already.
+        """
+        await self._recall.vectors.delete(tenant, resource, thread, messages)
+        refs = await self._recall.indexes(tenant)
+        if messages is None:
+            await self._queue_thread(refs, tenant, resource, thread)
+        elif again := await self._store.find(tenant, thread, resource, messages):
+            await submit_all(self._recall, refs, resource, thread, again)
 
     async def _reindex(self, tenant: str, embedder: str | None) -> None:
         """Empties every index of a tenant and queues all of its messages.

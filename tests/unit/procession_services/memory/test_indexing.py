@@ -106,6 +106,9 @@ class Threads:
     async def messages(self, tenant, thread, resource, *, page, per_page):
         return Page(self._messages[:per_page], len(self._messages)) if thread in self.known else None
 
+    async def recent(self, tenant, thread, resource, limit, *, skip=0):
+        return []
+
     async def find(self, tenant, thread, resource, ids):
         return [message for message in self._messages if message["id"] in ids]
 
@@ -242,6 +245,21 @@ async def test_deletions_go_through_the_queue_too():
     await stage.recall.forget("tenant", "r", "t", ["m"])
     await stage.work()
     assert stage.vectors.deleted == [("tenant", "r", "t", None), ("tenant", "r", "t", ["m"])]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("messages", [None, ["m1", "gone"]], ids=["the thread", "messages"])
+async def test_what_was_restored_after_a_deletion_is_found_whichever_is_done_first(store, tenant, messages):
+    """Two replicas work on the queue: the backup may be indexed before what was there is removed."""
+    await store.save(tenant, "t", "r", [message("m1"), message("m2", minute=1)])
+    stage = Stage()
+    stage.indexer = Indexer(stage.recall, store, pause=stage._pause)
+    assert await stage.indexer.finish(
+        {"kind": "delete", "tenant": tenant, "resource": "r", "thread": "t", "messages": messages}
+    )
+    assert stage.vectors.deleted == [(tenant, "r", "t", messages)]
+    await stage.work()
+    assert sorted(stage.vectors.items) == (["m1", "m2"] if messages is None else ["m1"])
 
 
 async def test_a_job_of_an_unknown_kind_is_left_out(caplog):
