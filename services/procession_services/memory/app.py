@@ -59,7 +59,9 @@ async def _recall(host: Host, store: RedisMessageStore) -> Recall | None:
     if vectors is None:
         return None
     settings = host.settings
-    jobs = RedisJobs(host.redis, settings.replica)
+    # Two that write into a collection of Chroma at once may leave entries in it that no search finds.
+    jobs = RedisJobs(host.redis, settings.replica, lost_ms=0)
+    locks = RedisLocks(host.redis, seconds=settings.work_ack_wait)
     embedders = Embedders(settings.embedder, partial(answer_within, host.bus), settings.onnx_path)
     host.admin.checks.append(partial(vector_problems, vectors, embedders, settings))
     recall = Recall(
@@ -70,7 +72,8 @@ async def _recall(host: Host, store: RedisMessageStore) -> Recall | None:
         seconds=settings.recall_timeout,
     )
     host.on_stop.append(vectors.aclose)
-    _work_until_stopped(host, Lanes(jobs, Indexer(recall, store).finish).run())
+    lanes = Lanes(jobs, Indexer(recall, store).finish, hold=partial(locks.hold, "index"))
+    _work_until_stopped(host, lanes.run())
     return recall
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Protocol
 
 from procession_services.runtime.tasks import ended, repeated, spawned
@@ -25,6 +26,15 @@ class Jobs(Protocol):
         """Removes a job."""
 
 
+Hold = Callable[[str], AbstractAsyncContextManager[bool]]
+"""Says for a block whether the jobs of a tenant may be worked on here."""
+
+
+@asynccontextmanager
+async def _by_anybody(_tenant: str) -> AsyncIterator[bool]:
+    yield True
+
+
 class Lanes:
     """One replica's work on a queue.
 
@@ -32,12 +42,18 @@ class Lanes:
         jobs: The queue.
         work: Does a job. False: it is to come again after a while, as jobs of lost replicas do.
         at_once: Jobs of one tenant that are worked on at the same time.
+        hold: Where only one replica at a time may work on the jobs of a tenant: whether it is this one.
     """
 
     def __init__(
-        self, jobs: Jobs, work: Callable[[dict[str, Any]], Awaitable[bool]], *, at_once: int = 1
+        self,
+        jobs: Jobs,
+        work: Callable[[dict[str, Any]], Awaitable[bool]],
+        *,
+        at_once: int = 1,
+        hold: Hold = _by_anybody,
     ) -> None:
-        self._jobs, self._work, self._at_once = jobs, work, at_once
+        self._jobs, self._work, self._at_once, self._hold = jobs, work, at_once, hold
         self._lanes: dict[str, set[asyncio.Task[Any]]] = {}
         self._at_work: set[tuple[str, str]] = set()
 
@@ -59,14 +75,15 @@ class Lanes:
 
     async def _lane(self, tenant: str) -> None:
         """Does one job of the tenant after the other, until there is none."""
-        while taken := await self._jobs.take(tenant):
-            number, job = taken
-            if (tenant, number) in self._at_work:  # it takes so long that it seems to be a lost replica's
-                continue
-            self._open(tenant)
-            self._at_work.add((tenant, number))
-            try:
-                if await self._work(job):
-                    await self._jobs.done(tenant, number)
-            finally:
-                self._at_work.remove((tenant, number))
+        async with self._hold(tenant) as held:
+            while held and (taken := await self._jobs.take(tenant)):
+                number, job = taken
+                if (tenant, number) in self._at_work:  # it takes so long that it seems to be a lost replica's
+                    continue
+                self._open(tenant)
+                self._at_work.add((tenant, number))
+                try:
+                    if await self._work(job):
+                        await self._jobs.done(tenant, number)
+                finally:
+                    self._at_work.remove((tenant, number))

@@ -35,14 +35,20 @@ redis.call('DEL', KEYS[1])
 """
 _INDEXES: Final = "procession:memory:indexes"
 _BLOCK_MS: Final = 1000
-_LOST_MS: Final = 60_000
-"""After this a job that a replica has taken counts as lost, and another one takes it; doing it twice is harmless."""
 
 
 class RedisJobs:
-    """Jobs that outlive a crash; `replica` names who takes them, `name` is the queue's."""
+    """Jobs that outlive a crash.
 
-    def __init__(self, redis: "Redis", replica: str, *, name: str = _INDEX, lost_ms: int = _LOST_MS) -> None:
+    Args:
+        redis: Where they are.
+        replica: Who takes them.
+        name: The queue.
+        lost_ms: When a job that a replica has taken counts as lost, so that another one takes it; doing it twice is
+            harmless. 0: at once, for a queue on which only one replica works at a time.
+    """
+
+    def __init__(self, redis: "Redis", replica: str, *, name: str = _INDEX, lost_ms: int) -> None:
         self._redis: Any = redis
         self._replica, self._name, self._lost_ms = replica, name, lost_ms
         self._waiting, self._bell = f"{name}:waiting", f"{name}:bell"

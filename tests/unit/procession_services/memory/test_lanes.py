@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import defaultdict, deque
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -73,6 +74,21 @@ async def test_a_job_that_does_not_end_holds_up_those_of_its_tenant_only(begin):
     await until(lambda: queue.finished[2:] == [("new", 5)])
     free.set()
     await until(lambda: queue.finished[3:] == [("slow", 1), ("slow", 2)])
+
+
+async def test_who_does_not_hold_the_jobs_of_a_tenant_leaves_them_alone(begin):
+    held = {"mine"}
+
+    @asynccontextmanager
+    async def hold(tenant):
+        yield tenant in held
+
+    queue = Queue(("others", 1), ("mine", 2))
+    begin(queue, done, hold=hold)
+    await until(lambda: queue.finished == [("mine", 2)])
+    held.add("others")
+    queue.rung.set()
+    await until(lambda: queue.finished == [("mine", 2), ("others", 1)])
 
 
 async def test_so_many_jobs_of_a_tenant_are_worked_on_at_once(begin):

@@ -53,7 +53,7 @@ class Thread:
         self.store, self.tenant = store, tenant
         self.models = ScriptedModels(["- 2026-01-01 likes dogs"])
         self.reports: list[Any] = []
-        self.jobs = RedisJobs(redis, "replica", name=f"jobs:{tenant}")
+        self.jobs = RedisJobs(redis, "replica", name=f"jobs:{tenant}", lost_ms=60_000)
         self.locks = RedisLocks(redis, seconds=30)
         self.observers = Observers(store, self.jobs, self.locks, self._generate)
 

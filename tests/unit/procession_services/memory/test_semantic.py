@@ -47,7 +47,7 @@ async def test_only_what_is_stored_is_indexed_and_no_state_or_reminder(kit, stor
         return {"role": "signal", "content": content}
 
     unused: Any = None
-    jobs = RedisJobs(redis, "replica")
+    jobs = RedisJobs(redis, "replica", lost_ms=60_000)
     with acting_for(tenant, store, Recall(unused, unused, jobs)):
         await kit.input(
             [
