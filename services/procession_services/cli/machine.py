@@ -194,6 +194,11 @@ def _named(options: argparse.Namespace, settings: Settings) -> tuple[str, str]:
     given = settings.model_fields_set
     embedded = "nats_url" not in given if options.embedded is None else options.embedded
     if not embedded:
+        if "redis_url" not in given:
+            where = address(settings.redis_url)
+            say(
+                f"NATS is named, so Redis is not started either: expecting it at {where} (PROCESSION_REDIS_URL)"
+            )
         return settings.nats_url, settings.redis_url
     redis_is_named = "redis_url" in given and options.embedded is None
     return "", settings.redis_url if redis_is_named else ""

@@ -370,6 +370,17 @@ async def test_up_takes_a_redis_that_is_named_alone(servers, procession, tmp_pat
     assert (await command.finished())[0] == 0
 
 
+async def test_up_with_a_nats_of_ones_own_says_where_it_expects_redis(servers, procession, tmp_path):
+    (tmp_path / "agents.yaml").write_text("agents: {a: {model: m/x}}")
+    agents = ("--agents", str(tmp_path / "agents.yaml"))
+    command = await procession("up", *agents, *NO_SERVICE, PROCESSION_REDIS_URL=None)
+    line = (await command.process.stderr.readline()).decode()
+    told = "expecting it at redis://127.0.0.1:6379/0 (PROCESSION_REDIS_URL)\n"
+    assert line == f"NATS is named, so Redis is not started either: {told}"
+    command.process.terminate()
+    assert (await command.finished())[0] == 0
+
+
 async def test_up_shows_no_password_of_a_server(servers, procession, tmp_path):
     (tmp_path / "agents.yaml").write_text("agents: {a: {model: m/x}}")
     nats_url, redis_url = (url.replace("://", "://:hidden@") for url in (servers.nats_url, servers.redis_url))
