@@ -9,6 +9,8 @@ from procession_schemas.base import JsonObject, StrictModel
 LastMessages = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
 Scope = Literal["thread", "resource"]
 Concurrency = Literal["queue", "reject", "interrupt"]
+LONGEST_PAGE: Final = 1000
+"""Messages or threads in one request to the memory service, and in one answer."""
 ThreadName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """The name of a thread or a resource: it travels in headers, so it has no control characters."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
 from procession import args as a
 from procession.calls import Calls, Link, abort, of_another
@@ -38,14 +39,14 @@ from procession_schemas.model_settings import retries_of
 from procession_schemas.validation import in_words, wrong_fields
 from procession_schemas.work import StepConfig
 
-_OVERRIDES = {
-    "tool_choice": "toolChoice",
-    "active_tools": "activeTools",
-    "tools": "tools",
-    "provider_options": "providerOptions",
-    "model_settings": "modelSettings",
-    "structured_output": "structuredOutput",
-}
+_OVERRIDES = (
+    "tool_choice",
+    "active_tools",
+    "tools",
+    "provider_options",
+    "model_settings",
+    "structured_output",
+)
 _WITH_CURRENT_STEP = (Hook.LLM_RESPONSE, Hook.OUTPUT_STEP)
 """Hooks whose `steps` end with the step in hand (R-SR-2)."""
 _ENTRY = f"a `role` ({', '.join(ROLES)}) and `content`, which is a text or a list of parts"
@@ -200,8 +201,9 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
         kept = {k: v for k, v in ctx.config.model_settings.items() if k in ("maxRetries", "timeout")}
         update["model_settings"] = {**kept, **update["model_settings"]}
     if update:
-        set_by = {name: link.id for key, name in _OVERRIDES.items() if key in update}
-        update["set_by"] = ctx.config.set_by | set_by
+        update["set_by"] = ctx.config.set_by | {
+            to_camel(name): link.id for name in _OVERRIDES if name in update
+        }
         config = _checked(link, {**asdict(ctx.config), **update})
         try:
             retries_of(config.model_settings)

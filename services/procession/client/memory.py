@@ -8,6 +8,7 @@ from procession.client.errors import RequestTooLargeError
 from procession.client.link import Link
 from procession.errors import ProcessionError
 from procession_schemas import subjects
+from procession_schemas.memory import LONGEST_PAGE
 from procession_schemas.run import Failure
 
 __all__ = ["MemoryClient", "MemoryRequestError"]
@@ -15,8 +16,6 @@ __all__ = ["MemoryClient", "MemoryRequestError"]
 _SECONDS: Final = 10.0
 _PAGE: Final = 128
 """A power of two: where an answer would be too long, half of it is asked for."""
-_MOST: Final = 1000
-"""Messages that one request may bring."""
 
 
 class MemoryRequestError(ProcessionError):
@@ -106,7 +105,7 @@ class MemoryClient:
         fields = {"thread": head["id"], "resource": head["resource"], "messages": messages}
         more = {name: head.get(name) for name in ("title", "metadata")}
         more |= {"note": page.get("note"), "embedder": embedder}
-        if not isinstance(messages, list) or len(messages) <= _MOST:
+        if not isinstance(messages, list) or len(messages) <= LONGEST_PAGE:
             try:
                 return list((await self._ask("import", **fields, **more))["ids"])
             except RequestTooLargeError:

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from procession.json_values import NotJsonError, given
 from procession.messages import InvalidMessageError, normalise
 from procession_schemas.base import JsonObject, StrictModel
-from procession_schemas.memory import ThreadName
+from procession_schemas.memory import LONGEST_PAGE, ThreadName
 from procession_schemas.messages import Message
 from procession_schemas.validation import RefusedError, short
 from procession_services.memory.core.notes import LONGEST_NOTE, InvalidUpdateError
@@ -33,7 +33,7 @@ class ThreadsRequest(StrictModel):
 
     resource: Id
     page: int = Field(default=0, ge=0, lt=2**31)
-    per_page: int = Field(default=40, ge=1, le=1000)
+    per_page: int = Field(default=40, ge=1, le=LONGEST_PAGE)
 
 
 class ThreadRequest(StrictModel):
@@ -67,15 +67,15 @@ class SaveRequest(NewThreadRequest):
     """Body of `save`: messages in any form that a run takes; the title is for a thread that it creates."""
 
     title: str | None = Field(default=None, max_length=1024)
-    messages: list[Any] = Field(min_length=1, max_length=1000)
+    messages: list[Any] = Field(min_length=1, max_length=LONGEST_PAGE)
 
 
 class MessagesRequest(ThreadRequest):
     """Body of `messages`: a page counted from the oldest, or the newest `limit`; either way oldest first."""
 
     page: int = Field(default=0, ge=0, lt=2**31)
-    per_page: int = Field(default=40, ge=1, le=1000)
-    limit: int | None = Field(default=None, ge=1, le=1000)
+    per_page: int = Field(default=40, ge=1, le=LONGEST_PAGE)
+    limit: int | None = Field(default=None, ge=1, le=LONGEST_PAGE)
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -87,7 +87,7 @@ class MessagesRequest(ThreadRequest):
 class ImportRequest(CreateRequest):
     """Body of `import`: a page of an export; of what the thread has, messages are replaced, all else stays."""
 
-    messages: list[Any] = Field(default_factory=list, max_length=1000)
+    messages: list[Any] = Field(default_factory=list, max_length=LONGEST_PAGE)
     embedder: str | None = Field(default=None, description="As for `reindex`.")
     note: str | None = Field(default=None, max_length=LONGEST_NOTE)
 

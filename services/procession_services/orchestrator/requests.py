@@ -271,8 +271,7 @@ class Requests:
             "deadline_ms": fresh.deadline_ms,
             "wanted": wanted(fresh.tenant, limits, self._settings.waiting_runs, seconds()),
             "line": line_of(fresh),
-            "alone": bool(line and line.policy == "reject"),
-            "interrupts": bool(line and line.policy == "interrupt"),
+            "policy": line.policy if line else "queue",
             "asked": place,
         }
         likely = queued.to_json() if line and line.policy != "reject" else b""

@@ -185,11 +185,11 @@ local function join_line(line, head, run, asked)
   end
 end
 local tenant, run = string.match(ARGV[3], '^(%S+) (%S+)$')
-local queued, asked, wanted = ARGV[5], ARGV[11], wanted_from(13)
+local queued, asked, wanted = ARGV[5], ARGV[11], wanted_from(12)
 local ahead = KEYS[4] and first(KEYS[4])
 local waits = ahead or must_wait(tenant)
 local why = over(tenant, wanted)
-if not why and ahead and ARGV[6] ~= '' then return {'ahead', ahead} end
+if not why and ahead and ARGV[6] == 'reject' then return {'ahead', ahead} end
 why = why or waits and crowded(tenant, wanted)
 if why then return {'over', unpack(why)} end
 if waits and queued == '' then return {'wait'} end
@@ -209,7 +209,7 @@ if KEYS[4] then
   if earlier(asked, redis.call('GET', interrupted)) then
     redis.call('HSET', KEYS[1], 'cancelled', '1')
     kept[4] = '1'
-  elseif ARGV[12] ~= '' then redis.call('SET', interrupted, asked, 'EX', ARGV[4]) end
+  elseif ARGV[6] == 'interrupt' then redis.call('SET', interrupted, asked, 'EX', ARGV[4]) end
 end
 local names = {}
 if ahead then stay_behind(tenant, run)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import orjson
 
+from procession_schemas.memory import Concurrency
 from procession_services.runtime import admission, scripts
 from procession_services.runtime.admission import Called, Over, Wanted, called
 from procession_services.runtime.clock import seconds
@@ -263,8 +264,7 @@ class RunStore:
         deadline_ms: int,
         wanted: Wanted,
         line: str = "",
-        alone: bool = False,
-        interrupts: bool = False,
+        policy: Concurrency = "queue",
         asked: str = "",
         queued: bytes = b"",
         until: float | None = None,
@@ -272,8 +272,8 @@ class RunStore:
         """Saves the state of a new run, unless its id is or was taken, a request was refused, or a limit is reached.
 
         With a `line` the run joins it, by where it was `asked` for (`Delivery.place`). Where others are in it, or there
-        is no place, it is saved as `queued` instead; without that it is not admitted, and neither is one that wants to
-        be `alone` in its line. One that `interrupts` cancels those that were asked for before it, and come later.
+        is no place, it is saved as `queued` instead; without that it is not admitted, and neither is one whose `policy`
+        is to be rejected there. One that interrupts cancels those that were asked for before it, and come later.
 
         Raises:
             TimeoutError: `until` then, on the loop's clock, Redis has not come to it; nor does it later.
@@ -284,13 +284,12 @@ class RunStore:
             f"{tenant} {run}",
             self._lasts(deadline_ms),
             queued,
-            "1" if alone else "",
+            policy,
             beginning.plan,
             beginning.out,
             beginning.numbered_in,
             beginning.claimed_by,
             asked,
-            "1" if interrupts else "",
         ]
         keys = self._keys(tenant, run, line)
         match await self._in_time(self._admit, keys, [*head, *wanted.arguments()], until):

@@ -60,7 +60,7 @@ _TAKEN: Final = frozenset({"model", "messages", "stream", "stream_options", "too
 """Fields of the request body that belong to the call itself."""
 
 
-class UnsendableError(ValueError):
+class UnsendableSettingError(ValueError):
     """A `setting` of the step that cannot be sent."""
 
     def __init__(self, told: str, setting: str) -> None:
@@ -84,7 +84,7 @@ def litellm_kwargs(call: ModelCall) -> dict[str, Any]:
     are the gateway's, R-MS-3) and drops parameters that the provider does not know.
 
     Raises:
-        UnsendableError: when a provider option or the tool choice cannot be sent; says which and why.
+        UnsendableSettingError: when a provider option or the tool choice cannot be sent; says which and why.
         ValueError: when the prompt cannot.
     """
     kwargs: dict[str, Any] = {
@@ -194,10 +194,10 @@ def _choice(choice: Any, tools: Mapping[str, Any]) -> Any:
     if not isinstance(name, str):
         form = '{"type": "tool", "toolName": ...}'
         message = f'toolChoice is {choice!r}; use "auto", "none", "required" or {form}'
-        raise UnsendableError(message, "toolChoice")
+        raise UnsendableSettingError(message, "toolChoice")
     if name not in tools:
         message = f"toolChoice demands {name!r}, but the model sees only {', '.join(tools)}"
-        raise UnsendableError(message, "toolChoice")
+        raise UnsendableSettingError(message, "toolChoice")
     return {"type": "function", "function": {"name": name}}
 
 
@@ -215,10 +215,10 @@ def _options(call: ModelCall) -> dict[str, Any]:
     body = {name: value for name, value in own.items() if name not in _KNOWN}
     if taken := sorted(_TAKEN & body.keys()):
         told = f"{where} may not set {', '.join(taken)}: the call sets that itself"
-        raise UnsendableError(told, "providerOptions")
+        raise UnsendableSettingError(told, "providerOptions")
     if body and call.provider == "anthropic":
         told = f"{where} has no {', '.join(sorted(body))}; known: {', '.join(sorted(_KNOWN))}"
-        raise UnsendableError(told, "providerOptions")
+        raise UnsendableSettingError(told, "providerOptions")
     thinking = kwargs.get("thinking")
     if isinstance(thinking, Mapping) and "budgetTokens" in thinking:
         rest = {name: value for name, value in thinking.items() if name != "budgetTokens"}
@@ -241,5 +241,5 @@ def _of_ollama(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping | None):
-        raise UnsendableError(f"{where} must be an object", "providerOptions")
+        raise UnsendableSettingError(f"{where} must be an object", "providerOptions")
     return value or {}

@@ -22,7 +22,7 @@ from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.failures import ProviderError
 from procession_services.llm_gateway.core.request import (
     Timeouts,
-    UnsendableError,
+    UnsendableSettingError,
     litellm_kwargs,
     service_tier,
     timeouts,
@@ -180,7 +180,7 @@ class LiteLLMProvider:
         try:
             kwargs = litellm_kwargs(call)
         except ValueError as error:
-            setting = error.setting if isinstance(error, UnsendableError) else ""
+            setting = error.setting if isinstance(error, UnsendableSettingError) else ""
             raise ProviderError(
                 str(error), provider=call.provider, model=call.model, setting=setting
             ) from error

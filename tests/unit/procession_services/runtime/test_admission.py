@@ -389,6 +389,6 @@ async def test_a_run_that_wants_its_thread_alone_is_not_admitted_behind_another(
         "wanted": OPEN,
         "line": line,
     }
-    await office.store.admit("a", "1", **fields, alone=True)
-    assert (await office.store.admit("a", "2", **fields, alone=True, queued=b"queued")).ahead == "1"
+    await office.store.admit("a", "1", **fields, policy="reject")
+    assert (await office.store.admit("a", "2", **fields, policy="reject", queued=b"queued")).ahead == "1"
     assert await office.counts() == ({"a": 1}, {})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from procession_schemas.memory import Concurrency
 from procession_services.runtime.admission import PLACED, Wanted
 from procession_services.runtime.embedded import Endpoints
 from procession_services.runtime.redis_client import connect
@@ -44,15 +45,14 @@ class Thread:
         self,
         run: str,
         *,
-        alone: bool = False,
-        interrupts: bool = False,
+        policy: Concurrency = "queue",
         asked: str = "",
         until: float | None = None,
         beginning: Beginning = BEGINNING,
     ) -> Admission:
         return await self.store.admit(
             self.tenant, run, beginning=beginning, deadline_ms=FAR, wanted=Wanted(waiting=99, crowd=99),
-            line=self.line, alone=alone, interrupts=interrupts, asked=asked, queued=b"" if alone else b"waits",
+            line=self.line, policy=policy, asked=asked, queued=b"" if policy == "reject" else b"waits",
             until=until,
         )  # fmt: skip
 
@@ -158,10 +158,10 @@ async def test_who_is_not_surely_earlier_waits_behind(thread: Thread, place: str
 async def test_who_comes_after_a_later_run_that_interrupts_is_cancelled(
     thread: Thread, *, over: bool
 ) -> None:
-    assert not (await thread.admit("3", asked=asked(3), interrupts=True)).cancelled
+    assert not (await thread.admit("3", asked=asked(3), policy="interrupt")).cancelled
     if over:
         await thread.save("3", done=True)
-    late = await thread.admit("2", asked=asked(2), interrupts=True)
+    late = await thread.admit("2", asked=asked(2), policy="interrupt")
     assert (late.cancelled, late.queued) == (True, not over)
     assert await thread.store.is_cancelled(thread.tenant, "2"), "whoever takes over knows it, too"
     assert not (await thread.admit("4", asked=asked(4))).cancelled
@@ -170,7 +170,7 @@ async def test_who_comes_after_a_later_run_that_interrupts_is_cancelled(
 
 async def test_a_run_that_will_not_wait_leaves_nothing(thread: Thread) -> None:
     await thread.admit("one")
-    assert (await thread.admit("two", alone=True)).ahead == "one"
+    assert (await thread.admit("two", policy="reject")).ahead == "one"
     assert await thread.state("two") is None
     assert await thread.runs() == ["one"]
 
