@@ -24,7 +24,11 @@ class WireModel(BaseModel):
     """A message between services: camelCase on the wire, unknown fields ignored (rolling upgrades)."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="ignore", hide_input_in_errors=True
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        hide_input_in_errors=True,
+        cache_strings="keys",  # and not 16,384 short texts of people, which hardly ever come again
     )
 
     def to_json(self) -> bytes:
@@ -40,7 +44,12 @@ class StrictModel(BaseModel):
     """
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", strict=True, allow_inf_nan=False
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        cache_strings="keys",
     )
 
 

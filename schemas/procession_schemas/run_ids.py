@@ -28,7 +28,7 @@ def asked_id(body: bytes) -> str | None:
 def _read(body: bytes) -> Any:
     r"""A body as JSON, also where it is none for us: JavaScript and Python write half of a character as `\ud83d`."""
     try:
-        return from_json(body)
+        return from_json(body, cache_strings="keys")
     except ValueError:
         return json.loads(body, strict=False)
 

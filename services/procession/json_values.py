@@ -59,7 +59,7 @@ def given(value: Any, where: str) -> bytes:
     body = encoded(value, where)
     if len(body) > 2 * _GIVEN_DEPTH:
         try:
-            from_json(b"[" * _AROUND + body + b"]" * _AROUND)
+            from_json(b"[" * _AROUND + body + b"]" * _AROUND, cache_strings="keys")
         except ValueError as error:
             raise NotJsonError(*_problem(value, where, _GIVEN_DEPTH)) from error
     return body

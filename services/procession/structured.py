@@ -74,9 +74,9 @@ def partial(text: str) -> Any:
 def _begun(text: str) -> Any:
     """The value of an unfinished text; line ends in its strings may be as they are, as they may in a finished one."""
     try:
-        return from_json(text, allow_partial="trailing-strings")
+        return from_json(text, allow_partial="trailing-strings", cache_strings="keys")
     except ValueError:
-        return from_json(_STRING.sub(_escaped, text), allow_partial="trailing-strings")
+        return from_json(_STRING.sub(_escaped, text), allow_partial="trailing-strings", cache_strings="keys")
 
 
 def _escaped(string: re.Match[str]) -> str:
@@ -98,7 +98,7 @@ def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
         The object and None, or None and what is wrong with it.
     """
     try:
-        value = from_json(_strip(text), allow_inf_nan=False)
+        value = from_json(_strip(text), allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         value = _only_object(text)
         if value is _UNSET:
@@ -127,7 +127,11 @@ def _only_object(text: str) -> Any:
         return _UNSET
     try:
         value, end = _WORDY.raw_decode(text, start)
-        return _UNSET if "{" in text[end:] else from_json(json.dumps(value), allow_inf_nan=False)
+        return (
+            _UNSET
+            if "{" in text[end:]
+            else from_json(json.dumps(value), allow_inf_nan=False, cache_strings="keys")
+        )
     except (ValueError, RecursionError):
         return _UNSET
 

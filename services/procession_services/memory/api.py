@@ -178,7 +178,7 @@ def _told(error: RefusedError) -> Reply:
 def _parse(model: type[StrictModel], body: bytes) -> Any:
     try:
         request = model.model_validate_json(body)
-        given(from_json(body), "request")
+        given(from_json(body, cache_strings="keys"), "request")
     except ValidationError as error:
         raise RefusedError.because(error) from error
     except NotJsonError as error:

@@ -51,7 +51,7 @@ def read_state(state: bytes, plan: bytes | None, life: int = 0) -> RunState:
 def remains(state: bytes) -> Remains:
     """What can still be read of such a run."""
     try:
-        data = from_json(state)
+        data = from_json(state, cache_strings="keys")
         line = data.get("line")
         return Remains(str(data.get("agent", "")), str(data.get("fingerprint", "")), line and Line.of(line))
     except (ValueError, AttributeError):  # not even an object of JSON

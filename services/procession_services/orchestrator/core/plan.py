@@ -56,7 +56,7 @@ def parse_request(body: bytes, limit: int, remedy: str = "") -> RunRequest:
         raise RefusedError("REQUEST_TOO_LARGE", f"{told}: {remedy}")
     try:
         request = RunRequest.model_validate_json(body)
-        given(from_json(body), "request")
+        given(from_json(body, cache_strings="keys"), "request")
     except ValidationError as error:
         raise RefusedError.because(error, body=_parsed(body)) from error
     except NotJsonError as error:
@@ -66,7 +66,7 @@ def parse_request(body: bytes, limit: int, remedy: str = "") -> RunRequest:
 
 def _parsed(body: bytes) -> Any:
     try:
-        return from_json(body)
+        return from_json(body, cache_strings="keys")
     except ValueError:
         return None
 
