@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_run_commands"]
 
-_SILENCE_SECONDS: Final = 5.0
+_ACCEPTED_SECONDS: Final = 5.0
+_SILENCE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 2.0
 _END_SECONDS: Final = 0.3
 """Within this time a stored end is read; the end of a run that was at work until now may come later."""
@@ -179,7 +180,7 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace, *, cancels: 
 
     cancelling: list[asyncio.Task[None]] = []
     loop.add_signal_handler(signal.SIGINT, interrupt)
-    silence = loop.call_later(_SILENCE_SECONDS, _mention_silence, handle)
+    watching = asyncio.create_task(_mention_silence(handle))
     try:
         async for chunk in handle:
             if options.json:
@@ -189,7 +190,7 @@ async def _follow(handle: "RunHandle", options: argparse.Namespace, *, cancels: 
             sys.stdout.flush()
         result = await handle.result()
     finally:
-        silence.cancel()
+        watching.cancel()
         loop.remove_signal_handler(signal.SIGINT)
         for task in cancelling:  # there is nothing to cancel any more
             task.cancel()
@@ -210,9 +211,19 @@ async def _cancel_it(handle: "RunHandle") -> None:
         say(f"cannot cancel the run: {error}")
 
 
-def _mention_silence(handle: "RunHandle") -> None:
+async def _mention_silence(handle: "RunHandle") -> None:
+    """Says once that nobody takes the run on, and once that nothing comes of it, which may have many reasons."""
+    await asyncio.sleep(_ACCEPTED_SECONDS)
     if not handle.accepted:
         say(
             f"run {handle.run_id} is stored, but no service has accepted it yet: are the services running? "
             "`procession check --deploy` tells"
         )
+    position = -1
+    while not handle.accepted or handle.position > position:
+        position = handle.position
+        await asyncio.sleep(_SILENCE_SECONDS)
+    say(
+        f"nothing has come of run {handle.run_id} for {_SILENCE_SECONDS:g} seconds: the model or a tool may take long, "
+        "or a service is down; `procession check --deploy` tells which services answer"
+    )

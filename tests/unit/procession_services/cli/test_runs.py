@@ -1,4 +1,4 @@
-"""What a command does with Ctrl-C, whenever it comes."""
+"""What a command does with Ctrl-C, whenever it comes, and while nothing comes of its run."""
 
 import argparse
 import asyncio
@@ -9,6 +9,7 @@ import pytest
 
 from procession.client import NotAcceptedError
 from procession_schemas.run import RunResult
+from procession_services.cli import runs
 from procession_services.cli.runs import _follow
 
 
@@ -70,3 +71,27 @@ async def test_a_cancel_that_nobody_takes_is_told(capsys, unheard):
     assert await followed(Run(cancel)) == 0
     assert "cannot cancel the run: nobody took it\n" in capsys.readouterr().err
     assert unheard == []
+
+
+async def test_it_says_once_that_nothing_comes_of_a_run(capsys, monkeypatch):
+    monkeypatch.setattr(runs, "_ACCEPTED_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "_SILENCE_SECONDS", 0.01)
+
+    class Silent:
+        accepted, streams, run_id, position = True, True, "r", 0
+        result = Run.result
+
+        async def __aiter__(self):
+            self.position += 1
+            yield {"type": "text-delta", "payload": {"text": "Hello"}}
+            said = ""
+            while "nothing has come" not in said:
+                await asyncio.sleep(0.01)
+                said += capsys.readouterr().err
+            assert said == (
+                "nothing has come of run r for 0.01 seconds: the model or a tool may take long, or a service is down; "
+                "`procession check --deploy` tells which services answer\n"
+            )
+
+    assert await followed(Silent()) == 0
+    assert "nothing has come" not in capsys.readouterr().err
