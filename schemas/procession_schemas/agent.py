@@ -192,10 +192,10 @@ class AgentOptions(StrictModel):
         default=None,
         description="`temperature`, `maxOutputTokens`, `topP`, `topK`, `presencePenalty`, `frequencyPenalty`, "
         "`stopSequences`, `seed`, `maxRetries`, `headers`, `timeout` (milliseconds; or by name: `totalMs`, `stepMs`, "
-        "`firstChunkMs`, `chunkMs`). Any other name is not sent; it is an error in a request, and in a file "
-        "`procession check` warns of it. Options of one provider belong in `providerOptions`. What LiteLLM knows the "
-        "provider not to accept (a setting, `toolChoice`, the tools, or the schema of `structuredOutput`) is silently "
-        "left out. Merged deeply (R-MS-1).",
+        "`firstChunkMs`, `chunkMs`). Any other name is not sent; it is an error in a request and from a hook, and in "
+        "a file `procession check` warns of it. Options of one provider belong in `providerOptions`. What LiteLLM "
+        "knows the provider not to accept (a setting, `toolChoice`, the tools, or the schema of `structuredOutput`) "
+        "is silently left out. Merged deeply (R-MS-1).",
     )
     provider_options: JsonObject | None = Field(
         default=None, description="Options by provider; merged deeply (R-MS-2)."

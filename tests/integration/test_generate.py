@@ -70,6 +70,10 @@ async def test_a_question_that_is_too_long_says_so(models):
             {"model_settings": {"temperature": "hot"}},
             r"is invalid: model_settings: `temperature` must be a number",
         ),
+        (
+            {"model_settings": {"temprature": 0}},
+            r"is invalid: model_settings\.temprature: unknown setting, .* did you mean 'temperature'\?",
+        ),
         ({"prompt": [{"role": "user", "content": "\ud83d"}]}, "cannot be written as JSON: "),
         ({"prompt": [{"role": "user", "content": object()}]}, "cannot be written as JSON: "),
     ],

@@ -7,6 +7,7 @@ from pydantic_core import PydanticSerializationError
 
 from procession.services import ModelAnswer, ModelCallError, ModelRequest
 from procession_schemas.generate import GenerateReply, GenerateRequest
+from procession_schemas.model_settings import unknown_settings
 from procession_schemas.validation import in_words, wrong_fields
 from procession_services.bus import Bus
 from procession_services.bus.alive import answer_within
@@ -35,7 +36,7 @@ class GatewayModels:
 
     def _body(self, request: ModelRequest, seconds: float, beats: str | None) -> bytes:
         try:
-            body = GenerateRequest(
+            asked = GenerateRequest(
                 model=request.model,
                 prompt=request.prompt,
                 schema_=request.schema,
@@ -44,7 +45,8 @@ class GatewayModels:
                 provider_options=request.provider_options,
                 timeout=seconds,
                 beats=beats,
-            ).to_json()
+            )
+            body = asked.to_json()
         except ValidationError as error:
             wrong = in_words(((path.rstrip("_"), what) for path, what in wrong_fields(error).items()), "it")
             raise ModelCallError(f"the request to {request.model} is invalid: {wrong}") from error
@@ -52,6 +54,9 @@ class GatewayModels:
             raise ModelCallError(
                 f"the request to {request.model} cannot be written as JSON: {error}"
             ) from error
+        for place, told in unknown_settings(asked.model_settings):
+            wrong = f"model_settings.{'.'.join(place)}: {told}"
+            raise ModelCallError(f"the request to {request.model} is invalid: {wrong}")
         if not self._bus.fits(body):
             raise ModelCallError(
                 f"the request to {request.model} has {len(body)} bytes, but NATS accepts at most "

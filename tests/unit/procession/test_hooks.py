@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -353,11 +354,11 @@ async def step_args(**config):
 
 async def test_the_next_one_sees_the_overrides_resolved():
     """R-IS-4, R-IS-7."""
-    seen = await step_args(tools={"map": {"id": "map"}}, model_settings={"a": 1}, active_tools=["map"],
+    seen = await step_args(tools={"map": {"id": "map"}}, model_settings={"topK": 1}, active_tools=["map"],
                            structured_output={"schema": {}})  # fmt: skip
     assert seen["model"] == ModelInfo("p/two", "p", "two")
     assert list(seen["tools"]) == ["map", "calc"]
-    assert (seen["choice"], seen["settings"], seen["options"]) == ("auto", {"a": 1}, {})
+    assert (seen["choice"], seen["settings"], seen["options"]) == ("auto", {"topK": 1}, {})
     assert (seen["structured"]["schema"], seen["active"], seen["message"]) == ({}, ["map"], "answer-1")
 
 
@@ -384,6 +385,28 @@ async def test_retries_that_are_no_number_of_such_are_refused(said):
     ) as caught:
         await step({"model_settings": {"maxRetries": said}})
     assert caught.value.code == INVALID
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"max_tokens": 5},
+            "model_settings.max_tokens: unknown setting, which is not sent; did you mean 'maxOutputTokens'?",
+        ),
+        ({"timeout": {"total": 5}}, "model_settings.timeout.total: unknown limit; known: totalMs,"),
+    ],
+)
+async def test_settings_that_do_not_exist_are_refused(settings, told):
+    with pytest.raises(ProcessorError, match=re.escape(told)) as caught:
+        await step({"model_settings": settings})
+    assert caught.value.code == INVALID
+
+
+async def test_a_processor_is_not_blamed_for_what_the_agent_says():
+    agents = {"temprature": 1}
+    config = await step({"model_settings": {**agents, "topP": 1}}, model_settings=agents)
+    assert config.model_settings == {"temprature": 1, "topP": 1}
 
 
 async def test_none_clears_a_setting():
