@@ -204,25 +204,24 @@ def _override_config(ctx: RunContext, link: Link, value: dict[str, Any]) -> None
         update["set_by"] = ctx.config.set_by | {
             to_camel(name): link.id for name in _OVERRIDES if name in update
         }
-        config = _checked(link, {**asdict(ctx.config), **update})
-        try:
-            retries_of(config.model_settings)
-        except ValueError as error:
-            raise _unfit(link, f"model_settings: {error}") from error
-        for place, told in unknown_settings(config.model_settings):
-            if place[0] not in ctx.config.model_settings:  # else the agent's: `procession check` tells
-                raise _unfit(link, f"model_settings.{'.'.join(place)}: {told}")
-        ctx.config = config
+        ctx.config = _checked(link, ctx.config, update)
 
 
-def _checked(link: Link, settings: dict[str, Any]) -> StepConfig:
+def _checked(link: Link, before: StepConfig, update: dict[str, Any]) -> StepConfig:
     try:
-        config = StepConfig.checked(settings)
+        config = StepConfig.checked({**asdict(before), **update})
         config.to_dict()
     except ValidationError as error:
         raise _unfit(link, in_words(wrong_fields(error).items(), "settings")) from error
     except (ValueError, RecursionError) as error:
         raise _unfit(link, "one of them contains itself, or nests too deeply") from error
+    try:
+        retries_of(config.model_settings)
+    except ValueError as error:
+        raise _unfit(link, f"model_settings: {error}") from error
+    for place, told in unknown_settings(config.model_settings):
+        if place[0] not in before.model_settings:  # else the agent's: `procession check` tells
+            raise _unfit(link, f"model_settings.{'.'.join(place)}: {told}")
     return config
 
 
