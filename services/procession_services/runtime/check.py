@@ -114,6 +114,10 @@ def check_agent(
             told = f"two tools are called {tool.name!r}; rename one with `as`"
             yield Problem("", f"{base}.tools.{index}", told)
         names.add(tool.name)
+    for index, name in enumerate(agent.active_tools or ()):
+        if name not in names and name not in registry.tools:  # which a processor may add
+            told = f"no tool is called {name!r}{suggestion(name, names)}"
+            yield Problem("", f"{base}.activeTools.{index}", told, warning=True)
     yield from _schemas(agent, base)
     yield from _models(agent, base, model_problem)
     yield from _embedder(agent, base, model_problem)

@@ -466,6 +466,14 @@ def test_options_of_a_provider_that_no_model_has_are_told(registry):
     assert not list(check_agent(Agent.model_validate({**agent, "model": both}), registry))
 
 
+def test_an_active_tool_that_there_is_not_is_told(registry):
+    active = ["weather", "wether", "dice"]  # a processor may add the last one
+    agent = {"name": "a", "model": "m/x", "tools": [{"id": "dice", "as": "weather"}], "activeTools": active}
+    [found] = check_agent(Agent.model_validate(agent), registry)
+    assert (found.path, found.warning) == ("agents.a.activeTools.1", True)
+    assert found.message == "no tool is called 'wether'; did you mean 'weather'?"
+
+
 class _Mastra(Processor[Options]):
     id = "as-in-mastra"
 
