@@ -104,7 +104,7 @@ class MessageList:
                 if stored.time != before:
                     newest = self._entries.newest()
             elif merge and newest and newest.may_take(message, kind):
-                newest.take(message, kind)
+                self._join(newest, message, kind)
             else:
                 entry = index[message["id"]] = self._append(message, kind)
                 if newest is None or newest.time <= entry.time:
@@ -249,8 +249,8 @@ class MessageList:
         """Removes what this attempt added, and only that; edits of anything else stay (R-AB-28, R-AE-12).
 
         Messages of the assistant that processors added to its output go with it; where they took the place of the
-        response message, that comes back with its earlier steps. All stay when the attempt has `failed`: they are
-        changes of error processors, for the next one (R-AE-10).
+        response message, that comes back with its earlier steps. All stay when the attempt has `failed`, those that
+        have become part of the response message too: they are changes of error processors, for the next one (R-AE-10).
         """
         attempt, self._attempt = self._attempt, None
         if attempt is None:
@@ -265,6 +265,8 @@ class MessageList:
             cut_back(self.get.all.db(), entry.message)
             if attempt.started and not entry.message["content"]["parts"]:
                 self._entries.all.remove(entry)
+        if failed:
+            self.add(attempt.joined, "response")
 
     def accept_response(self) -> None:
         """Keeps what the attempt added; nothing can be rolled back any more."""
@@ -438,6 +440,11 @@ class MessageList:
         if attempt and attempt.started and (message["role"], source) == ("assistant", "response"):
             attempt.answers.append(message["id"])
         return entry
+
+    def _join(self, entry: Entry, message: Message, source: Source) -> None:
+        entry.take(message, source)
+        if self._attempt and entry.message["id"] == self._response_id:
+            self._attempt.join(message)
 
     def _take_system(self, message: Message, source: Source) -> None:
         """System messages have their own place; those of memory are dropped (R-ML-9)."""
