@@ -76,7 +76,8 @@ class MessageList:
         """Adds a text, a message in any format that `messages.normalise` reads, or a list (R-ML-4..10).
 
         A known id replaces the stored message; an incoming copy beats one of memory, whichever came first
-        (D-18). An assistant message right after another one becomes part of it, unless `merge` is False.
+        (D-18). An assistant message right after another one becomes part of it, unless `merge` is False. An empty text
+        is no message.
 
         Raises:
             InvalidMessageError: One of them cannot be read; none is added then.
@@ -85,13 +86,8 @@ class MessageList:
         if source not in _SOURCES:
             raise ValueError(f"unknown source {source!r}; use one of {', '.join(_SOURCES)}")
         kind, index = _SOURCES[source], self._entries.index()
-        likes = [messages] if isinstance(messages, str | Mapping) else messages
-        if not isinstance(likes, Iterable):
-            raise InvalidMessageError(
-                "messages", f"is of type {type(likes).__name__}; give a message or a list of them"
-            )
         newest = self._entries.newest()
-        read = [(like, self._read(like, index, f"messages.{i}")) for i, like in enumerate(likes)]
+        read = [(like, self._read(like, index, f"messages.{i}")) for i, like in enumerate(_listed(messages))]
         for like, message in read:
             stored = index.get(message["id"])
             if message["role"] == "system":
@@ -468,6 +464,16 @@ class MessageList:
     def _empty_response(self, message_id: str) -> Message:
         like = {"id": message_id, "role": "assistant", "content": []}
         return self._read(like, {}, "response")
+
+
+def _listed(messages: Any) -> Iterable[Any]:
+    if isinstance(messages, str | Mapping):
+        return [messages] if messages != "" else []
+    if not isinstance(messages, Iterable):
+        raise InvalidMessageError(
+            "messages", f"is of type {type(messages).__name__}; give a message or a list of them"
+        )
+    return messages
 
 
 def _is_answer(entry: Entry) -> bool:

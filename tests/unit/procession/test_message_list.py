@@ -113,6 +113,12 @@ class TestAdd:
         assert caught.value.field == "messages.1.content"
         assert texts_of(messages.get.all.db()) == ["one"]
 
+    def test_an_empty_text_is_no_message_but_may_be_that_of_one(self) -> None:
+        messages = empty().add("", "input")
+        assert messages.get.all.db() == []
+        messages.add(["", {"role": "user", "content": ""}], "input")
+        assert texts_of(messages.get.all.db()) == ["", ""]
+
     def test_something_that_is_no_message_is_refused(self) -> None:
         with pytest.raises(InvalidMessageError, match="messages is of type int"):
             empty().add(7, "input")
