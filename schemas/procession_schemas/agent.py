@@ -253,5 +253,6 @@ class Agent(AgentOptions):
     memory: MemoryConfig | None = Field(default=None, description="Default: the agent remembers nothing.")
     api_base: str | None = Field(
         default=None,
-        description="Base URL of the model provider; default: PROCESSION_API_BASE, else the provider's own.",
+        description="Base URL for calls of `model`, not of those that processors call; default: PROCESSION_API_BASE, "
+        "else the provider's own.",
     )

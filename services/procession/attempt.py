@@ -17,7 +17,8 @@ class Attempt:
     `metadata` holds the earlier value of each key that the attempt set, in a list that is empty if there was none.
     `answers` are the ids of messages that processors put beside the response message, or in its place. `accepted` is
     that message with its earlier steps alone, kept only where processors put something else in their place. `calls` are
-    those of earlier steps whose ids this attempt has used anew, as they were.
+    those of earlier steps whose ids this attempt has used anew, as they were. `joined` are messages of processors that
+    have become part of the response message since it had output.
     """
 
     started: bool = False
@@ -27,6 +28,12 @@ class Attempt:
     answers: list[str] = field(default_factory=list)
     accepted: Message | None = None
     calls: dict[str, ToolInvocation] = field(default_factory=dict)
+    joined: list[Message] = field(default_factory=list)
+
+    def join(self, message: Message) -> None:
+        """Notes a message that has become part of the response message."""
+        if self.started:
+            self.joined.append(message)
 
     def write(self, message: Message, parts: Iterable[Part], metadata: Mapping[str, Any]) -> None:
         """Adds output; the first parts open a new step if the message holds an earlier one (R-DM-2)."""
@@ -62,7 +69,7 @@ class Attempt:
         self.follow(message)
         if self.started:
             self._keep_accepted(message)
-            self.parts, self.output = [], []
+            self.parts, self.output, self.joined = [], [], []
 
     def _keep_accepted(self, message: Message) -> None:
         if self.accepted is None:
@@ -97,6 +104,7 @@ class Attempt:
             "answers": self.answers,
             "accepted": self.accepted,
             **({"calls": self.calls} if self.calls else {}),
+            **({"joined": self.joined} if self.joined else {}),
         }
 
     @classmethod

@@ -76,7 +76,8 @@ class MessageList:
         """Adds a text, a message in any format that `messages.normalise` reads, or a list (R-ML-4..10).
 
         A known id replaces the stored message; an incoming copy beats one of memory, whichever came first
-        (D-18). An assistant message right after another one becomes part of it, unless `merge` is False.
+        (D-18). An assistant message right after another one becomes part of it, unless `merge` is False. An empty text
+        is no message.
 
         Raises:
             InvalidMessageError: One of them cannot be read; none is added then.
@@ -85,13 +86,8 @@ class MessageList:
         if source not in _SOURCES:
             raise ValueError(f"unknown source {source!r}; use one of {', '.join(_SOURCES)}")
         kind, index = _SOURCES[source], self._entries.index()
-        likes = [messages] if isinstance(messages, str | Mapping) else messages
-        if not isinstance(likes, Iterable):
-            raise InvalidMessageError(
-                "messages", f"is of type {type(likes).__name__}; give a message or a list of them"
-            )
         newest = self._entries.newest()
-        read = [(like, self._read(like, index, f"messages.{i}")) for i, like in enumerate(likes)]
+        read = [(like, self._read(like, index, f"messages.{i}")) for i, like in enumerate(_listed(messages))]
         for like, message in read:
             stored = index.get(message["id"])
             if message["role"] == "system":
@@ -104,7 +100,7 @@ class MessageList:
                 if stored.time != before:
                     newest = self._entries.newest()
             elif merge and newest and newest.may_take(message, kind):
-                newest.take(message, kind)
+                self._join(newest, message, kind)
             else:
                 entry = index[message["id"]] = self._append(message, kind)
                 if newest is None or newest.time <= entry.time:
@@ -249,8 +245,8 @@ class MessageList:
         """Removes what this attempt added, and only that; edits of anything else stay (R-AB-28, R-AE-12).
 
         Messages of the assistant that processors added to its output go with it; where they took the place of the
-        response message, that comes back with its earlier steps. All stay when the attempt has `failed`: they are
-        changes of error processors, for the next one (R-AE-10).
+        response message, that comes back with its earlier steps. All stay when the attempt has `failed`, those that
+        have become part of the response message too: they are changes of error processors, for the next one (R-AE-10).
         """
         attempt, self._attempt = self._attempt, None
         if attempt is None:
@@ -265,6 +261,8 @@ class MessageList:
             cut_back(self.get.all.db(), entry.message)
             if attempt.started and not entry.message["content"]["parts"]:
                 self._entries.all.remove(entry)
+        if failed:
+            self.add(attempt.joined, "response")
 
     def accept_response(self) -> None:
         """Keeps what the attempt added; nothing can be rolled back any more."""
@@ -439,6 +437,11 @@ class MessageList:
             attempt.answers.append(message["id"])
         return entry
 
+    def _join(self, entry: Entry, message: Message, source: Source) -> None:
+        entry.take(message, source)
+        if self._attempt and entry.message["id"] == self._response_id:
+            self._attempt.join(message)
+
     def _take_system(self, message: Message, source: Source) -> None:
         """System messages have their own place; those of memory are dropped (R-ML-9)."""
         if source != "memory":
@@ -461,6 +464,16 @@ class MessageList:
     def _empty_response(self, message_id: str) -> Message:
         like = {"id": message_id, "role": "assistant", "content": []}
         return self._read(like, {}, "response")
+
+
+def _listed(messages: Any) -> Iterable[Any]:
+    if isinstance(messages, str | Mapping):
+        return [messages] if messages != "" else []
+    if not isinstance(messages, Iterable):
+        raise InvalidMessageError(
+            "messages", f"is of type {type(messages).__name__}; give a message or a list of them"
+        )
+    return messages
 
 
 def _is_answer(entry: Entry) -> bool:

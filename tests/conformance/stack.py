@@ -73,6 +73,7 @@ async def running_stack(
             "PROCESSION_NATS_URL": servers.nats_url,
             "PROCESSION_REDIS_URL": servers.redis_url,
             "PROCESSION_PLUGINS": plugin,
+            "PROCESSION_API_BASE": f"http://127.0.0.1:{models.port}/v1",
             "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("", "schemas", "services")),
             "OPENAI_API_KEY": "unused",
         }

@@ -143,8 +143,16 @@ def checked_agents(
 
 
 def models_of(agents: Iterable[Agent], api_base: str | None) -> list[ModelUse]:
-    """The models that agents name, each once; `api_base` counts for agents that name none."""
-    uses = {(name, agent.api_base or api_base) for agent in agents for _, name in _models_in(agent)}
+    """The models that agents name, each once, and where they are called.
+
+    An agent's own `api_base` is for its `model` alone. `api_base` counts for agents that name none, and for all models
+    that are called on behalf of processors and memory.
+    """
+    uses = {
+        (name, (agent.api_base if path.partition(".")[0] == "model" else None) or api_base)
+        for agent in agents
+        for path, name in _models_in(agent)
+    }
     return [ModelUse(model=name, api_base=base) for name, base in sorted(uses, key=str)]
 
 

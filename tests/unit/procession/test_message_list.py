@@ -113,6 +113,12 @@ class TestAdd:
         assert caught.value.field == "messages.1.content"
         assert texts_of(messages.get.all.db()) == ["one"]
 
+    def test_an_empty_text_is_no_message_but_may_be_that_of_one(self) -> None:
+        messages = empty().add("", "input")
+        assert messages.get.all.db() == []
+        messages.add(["", {"role": "user", "content": ""}], "input")
+        assert texts_of(messages.get.all.db()) == ["", ""]
+
     def test_something_that_is_no_message_is_refused(self) -> None:
         with pytest.raises(InvalidMessageError, match="messages is of type int"):
             empty().add(7, "input")
@@ -795,6 +801,37 @@ class TestResponse:
         messages.add(reply("mine", "I looked it up: 21"), "response")
         messages.rollback_response(failed=True)
         assert ids(messages.get.all.db()) == ["q", "mine"]
+
+    @pytest.mark.parametrize("travels", [False, True])
+    @pytest.mark.parametrize("accepted", [False, True])
+    def test_what_an_error_processor_adds_behind_half_an_answer_outlives_it(
+        self, accepted: bool, travels: bool
+    ) -> None:
+        messages = accepted_step() if accepted else empty()
+        messages.begin_response("r")
+        messages.append_response_parts([text("half an ans")])
+        messages.add(reply("mine", "I looked it up: 21", at=LATER), "response")
+        messages = reloaded(messages) if travels else messages
+        messages.rollback_response(failed=True)
+        told = "".join(texts_of(messages.get.response.db()))
+        assert told.removeprefix("looking ").strip() == "I looked it up: 21"
+
+    def test_what_an_error_processor_removes_again_does_not_come_back(self) -> None:
+        messages = empty()
+        messages.begin_response("r")
+        messages.append_response_parts([text("half an ans")])
+        messages.add(reply("mine", "I looked it up: 21", at=LATER), "response")
+        messages.remove_by_ids(["r"])
+        messages.rollback_response(failed=True)
+        assert messages.get.all.db() == []
+
+    def test_what_is_added_to_a_rejected_answer_goes_with_it(self) -> None:
+        messages = empty()
+        messages.begin_response("r")
+        messages.append_response_parts([text("no")])
+        messages.add(reply("mine", "more of it", at=LATER), "response")
+        messages.rollback_response()
+        assert messages.get.all.db() == []
 
     def test_what_was_put_beside_an_accepted_answer_stays(self) -> None:
         messages = accepted_step()

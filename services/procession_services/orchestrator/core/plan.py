@@ -342,7 +342,8 @@ def opening(request: RunRequest, agent: Agent) -> tuple[OpenOp, Line | None]:
 
 
 def _listed(value: Any) -> list[Any]:
-    if value is None:
+    """What a request gives once or in a list; an empty text is none."""
+    if value is None or value == "":
         return []
     return value if isinstance(value, list) else [value]
 

@@ -345,10 +345,20 @@ def test_models_are_listed_with_where_they_are_reached():
     first = Agent.model_validate(
         {"name": "a", "model": [{"model": "m/x"}, {"model": "m/y"}], "outputProcessors": [ref]}
     )
-    second = Agent.model_validate({"name": "b", "model": "m/x", "apiBase": "http://own"})
+    structured = {"schema": {"type": "object"}, "model": "m/structurer"}
+    second = Agent.model_validate(
+        {
+            "name": "b",
+            "model": "m/x",
+            "apiBase": "http://own",
+            "inputProcessors": [ref],
+            "structuredOutput": structured,
+        }
+    )
     uses = [(use.model, use.api_base) for use in models_of([first, second], "http://all")]
     assert uses == [
-        ("m/judge", "http://all"), ("m/x", "http://all"), ("m/x", "http://own"), ("m/y", "http://all"),
+        ("m/judge", "http://all"), ("m/structurer", "http://all"), ("m/x", "http://all"), ("m/x", "http://own"),
+        ("m/y", "http://all"),
     ]  # fmt: skip
 
 

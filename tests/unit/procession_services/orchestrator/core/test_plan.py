@@ -651,6 +651,12 @@ class TestOverrides:
         assert planned(**{name: agent}) == planned({name: agent})
         assert planned({name: request_}) != planned({name: agent})
 
+    def test_an_empty_text_is_nothing(self):
+        first, _ = opened({"input": "", "system": ""}, instructions="")
+        assert (first.input, first.system, first.instructions) == ([], [], [])
+        first, _ = opened({"input": [""]})
+        assert first.input == [""]
+
     def test_instructions_of_the_request_win(self):
         first, _ = opened({"instructions": "Be long."}, instructions="Be brief.")
         assert first.instructions == ["Be long."]
