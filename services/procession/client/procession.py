@@ -248,7 +248,7 @@ class Procession:
         """Cancels a run, whoever started it; raises NotAcceptedError.
 
         A run that is over stays as it is; a run that begins under this id within a day (`PROCESSION_CONTEXT_TTL`) ends
-        at once.
+        at once. One that is requested in the same moment may have called its model by then.
         """
         await RunHandle(self._link, self.tenant, run_id).cancel()
 
