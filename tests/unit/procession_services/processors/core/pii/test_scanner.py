@@ -152,6 +152,22 @@ def test_only_the_types_asked_for_are_found():
     assert [h.type for h in LocalScanner(["password"]).find(text)] == ["password"]
 
 
+@pytest.mark.parametrize(
+    "between",
+    ['","mail":"', "','", ",", ";", "|", ")", "> <", r"\",\"", "?mail=", "#", ":8080?mail=", ":8080,", "\\"],
+)
+def test_an_address_behind_a_url_is_found(between):
+    alone, text = LocalScanner(["email"]), f"to https://x.example{between}ann@b.example, ok"
+    assert [text[h.start : h.end] for h in alone.find(text)] == ["ann@b.example"]
+    for at in range(1, len(text)):
+        assert streamed([text[:at], text[at:]], alone) == text.replace("ann@b.example", "[EMAIL]")
+
+
+@pytest.mark.parametrize("user", ["ann", "ann:pw", "ann:p%40w", "ann:a#b?c", "a.b-c~d_e!$&*+=f"])
+def test_the_user_of_a_url_is_no_address(user):
+    assert LocalScanner(["email"]).find(f"clone https://{user}@host.example/x") == []
+
+
 def test_overlapping_hits_are_one_of_the_type_of_the_longest():
     hits = [Hit(4, 9, "b"), Hit(0, 6, "a"), Hit(9, 12, "c")]
     assert [(h.start, h.end, h.type) for h in merged(hits)] == [(0, 9, "a"), (9, 12, "c")]
