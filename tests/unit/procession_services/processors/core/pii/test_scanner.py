@@ -168,6 +168,23 @@ def test_the_user_of_a_url_is_no_address(user):
     assert LocalScanner(["email"]).find(f"clone https://{user}@host.example/x") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ('{"id":12,"name":"Bo","number":"555-123-4567"}', "555-123-4567"),
+        ("order 66 is for Bo, 202-555-0143", "202-555-0143"),
+        ("order for Bo: (555) 123-4567", "(555) 123-4567"),
+        ("ref Bo +1 202-555-0143", "+1 202-555-0143"),
+        ("order 202-555-0143", None),
+        ("invoice no. 202 555 0143", None),
+    ],
+)
+def test_a_word_for_another_number_counts_for_the_next_one_only(text, number):
+    alone = LocalScanner(["phone"])
+    want = text.replace(number, "[PHONE]") if number else text
+    assert streamed(text, alone) == redacted(text, alone.find(text), PLACEHOLDER) == want
+
+
 def test_overlapping_hits_are_one_of_the_type_of_the_longest():
     hits = [Hit(4, 9, "b"), Hit(0, 6, "a"), Hit(9, 12, "c")]
     assert [(h.start, h.end, h.type) for h in merged(hits)] == [(0, 9, "a"), (9, 12, "c")]
