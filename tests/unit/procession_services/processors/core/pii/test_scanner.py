@@ -168,6 +168,14 @@ def test_the_user_of_a_url_is_no_address(user):
     assert LocalScanner(["email"]).find(f"clone https://{user}@host.example/x") == []
 
 
+@pytest.mark.parametrize("behind", [".", ")", "]", "!", "\\n", "|", "#", "。", ".x"])
+def test_a_key_that_is_named_ends_where_something_else_begins(behind):
+    alone, value = LocalScanner(["api-key"]), "ABCDEFGHIJKLMNOPQRSTUVWX"
+    text = f"(use api_key={value}{behind}"
+    want = f"(use api_key=[API-KEY]{behind}"
+    assert redacted(text, alone.find(text), PLACEHOLDER) == streamed(text, alone) == want
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [
