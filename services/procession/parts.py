@@ -28,8 +28,8 @@ _OPTIONAL_MAP: Final = (dict, NoneType)
 _FIELDS: Final[dict[str, dict[str, tuple[type, ...]]]] = {
     "text": {"text": (str,)},
     "reasoning": {"reasoning": _OPTIONAL_TEXT, "details": (list, NoneType)},
-    "image": {"image": _OPTIONAL_TEXT, "mimeType": _OPTIONAL_TEXT},
-    "file": dict.fromkeys(("data", "url", "mimeType", "filename"), _OPTIONAL_TEXT),
+    "image": dict.fromkeys(("image", "mimeType", "mediaType"), _OPTIONAL_TEXT),
+    "file": dict.fromkeys(("data", "url", "mimeType", "mediaType", "filename"), _OPTIONAL_TEXT),
     "source": {"source": (dict,)},
     "tool-invocation": {"toolInvocation": (dict,)},
 }

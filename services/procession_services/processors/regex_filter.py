@@ -189,7 +189,7 @@ class RegexFilter(Processor[RegexFilterOptions]):
             here = self._rules.later(match, text, match.memory.setdefault("spent", []), allowance)
             found.extend(here)
             values.extend(text[r.start - match.start : r.end - match.start] for r in here)
-            return replaced(text, match.start, here)
+            return replaced(text, match.start, here) if self.options.strategy == "redact" else text
 
         out = take(args, self._rules.scanner, rewrite, limit=self._limit, mode=self._mode)
         if found:

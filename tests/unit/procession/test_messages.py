@@ -641,6 +641,14 @@ def test_whatever_is_made_of_a_message_in_place_is_refused_or_can_be_read(made: 
         ({"content": "hello"}, r"messages\.1\.content is not an object with a list of `parts`"),
         ({"content": {"parts": ["hello"]}}, r"messages\.1\.content\.parts\.0 is of type str"),
         ({"content": {"parts": [text(5)]}}, r"messages\.1\.content\.parts\.0\.text is of type int"),
+        (
+            {"content": {"parts": [{"type": "file", "data": "QUJD", "mediaType": 5}]}},
+            r"messages\.1\.content\.parts\.0\.mediaType is of type int",
+        ),
+        (
+            {"content": {"parts": [{"type": "image", "image": "QUJD", "mediaType": ["image/png"]}]}},
+            r"messages\.1\.content\.parts\.0\.mediaType is of type list",
+        ),
         ({"content": {"parts": [], "metadata": 5}}, r"messages\.1\.content\.metadata is of type int"),
         ({"role": "system"}, r"messages\.1\.role is 'system'; use one of user, assistant, signal"),
         ({"id": None}, r"messages\.1\.id is missing"),

@@ -85,6 +85,17 @@ async def test_warnings_pass_at_once_and_are_violations():
     assert "a@b.co" not in str(kit.violations)
 
 
+@pytest.mark.parametrize("mode", ["window", "hold"])
+async def test_warnings_change_no_text_that_is_held_until_it_is_judged(mode):
+    rules = [{"name": "empty", "pattern": "x*", "replacement": "Z"}]
+    kit = ProcessorKit(
+        RegexFilter, {"presets": ["pii"], "rules": rules, "strategy": "warn", "streamMode": mode}
+    )
+    out = await kit.stream(["to a@", "b.co now"])
+    assert out.text == "to a@b.co now"
+    assert "email" in {match["rule"] for v in kit.violations for match in v.detail["matches"]}
+
+
 async def test_only_new_messages_are_examined_by_default():
     old = {"id": "old", "role": "user", "content": "a@b.co", "createdAt": "2025-01-01T00:00:00.000Z"}
     for scope, blocked in (("new", False), ("all", True)):

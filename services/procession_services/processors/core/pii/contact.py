@@ -45,7 +45,11 @@ _NO_DOMAIN: Final = frozenset(
     }
 )
 """Endings of files that follow an `@` as often as domains do: `icon@2x.png`."""
-_USERINFO = re.compile(r"://[^\s/@]{0,50}\Z")
+_USERINFO = re.compile(
+    r"://[0-9A-Za-z._~%!$&*+=-]{0,50}(?::(?![0-9]+[?#])[^\s/@\"'<>,;()\[\]{}|\\`]{0,50})?\Z"
+)
+"""What stands in a URL before the end of its user or password; a quote, a comma, or `?` behind the host end the URL
+before that."""
 _LOCAL_LONGEST: Final = 64
 _MAIL_REACH: Final = 64 + 1 + 253
 

@@ -102,6 +102,10 @@ _TRUNK = re.compile(r"\(?0[1-9][0-9]{1,4}\)?[ /-]{1,3}[0-9][0-9 /-]{4,}")
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}[-./ ](?:0[1-9]|1[0-2])[-./ ]|[0-3]?[0-9][-./ ][01]?[0-9][-./ ](?:19|20)[0-9]{2}"
 )
+_NEAR: Final = 40
+_UNMISTAKABLE = re.compile(r"\+|\([0-9]{2,5}\)")
+"""What a phone number begins with, and hardly any other one."""
+_NUMBERS = re.compile(r".*[0-9]", re.DOTALL)
 _FRACTION = re.compile(r"[0-9]\.\Z")
 _NUMBER_BEFORE = re.compile(r"[0-9][ .-]\Z")
 _EXTRA = re.compile(r"(?i) ?(?:x|ext).*")
@@ -172,7 +176,7 @@ def _phone(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[i
 def _number(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[int, int] | None:
     near = _CUES.near(text, start)
     told = "phone" in near or near == {"number"} or _TOLD_EAST.search(before(text, start, 12)) is not None
-    other = "other" in near and not told
+    other = not told and not _UNMISTAKABLE.match(text, start) and _is_another(text, start)
     written = plain(text[start:end])
     if north := _NORTH.match(written):
         return None if other else (start, start + north.end())
@@ -194,6 +198,12 @@ def _number(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[
         return None
     stop = next(stops, None)
     return None if stop is None else (start, stop)
+
+
+def _is_another(text: str, start: int) -> bool:
+    """Whether a word for another number stands before it that has not got its number yet, as in `order 12 for`."""
+    numbers = _NUMBERS.match(near := before(text, start, _NEAR))
+    return "other" in _CUES.near(text, start, len(near) - (numbers.end() if numbers else 0))
 
 
 def finder(regions: tuple[str, ...]) -> Finder:

@@ -225,6 +225,8 @@ class AssignedFinder:
             return None
         if secret and len(said) >= _SHORTEST_SECRET and _random(said):
             return Hit(*value.span(2), "api-key", cause=at)
+        if named and (begun := _PLAIN.match(said)):  # a sentence, a parenthesis or a URL goes on behind it
+            return Hit(value.start(2), value.start(2) + begun.end(), "api-key", cause=at)
         plain = not quote and _WRITTEN.fullmatch(said) and text[at : value.start(2)] != "="
         if password and len(said) >= _SHORTEST_PASSWORD and not plain:
             return Hit(*value.span(2), "password", cause=at)

@@ -152,6 +152,47 @@ def test_only_the_types_asked_for_are_found():
     assert [h.type for h in LocalScanner(["password"]).find(text)] == ["password"]
 
 
+@pytest.mark.parametrize(
+    "between",
+    ['","mail":"', "','", ",", ";", "|", ")", "> <", r"\",\"", "?mail=", "#", ":8080?mail=", ":8080,", "\\"],
+)
+def test_an_address_behind_a_url_is_found(between):
+    alone, text = LocalScanner(["email"]), f"to https://x.example{between}ann@b.example, ok"
+    assert [text[h.start : h.end] for h in alone.find(text)] == ["ann@b.example"]
+    for at in range(1, len(text)):
+        assert streamed([text[:at], text[at:]], alone) == text.replace("ann@b.example", "[EMAIL]")
+
+
+@pytest.mark.parametrize("user", ["ann", "ann:pw", "ann:p%40w", "ann:a#b?c", "a.b-c~d_e!$&*+=f"])
+def test_the_user_of_a_url_is_no_address(user):
+    assert LocalScanner(["email"]).find(f"clone https://{user}@host.example/x") == []
+
+
+@pytest.mark.parametrize("behind", [".", ")", "]", "!", "\\n", "|", "#", "。", ".x"])
+def test_a_key_that_is_named_ends_where_something_else_begins(behind):
+    alone, value = LocalScanner(["api-key"]), "ABCDEFGHIJKLMNOPQRSTUVWX"
+    text = f"(use api_key={value}{behind}"
+    want = f"(use api_key=[API-KEY]{behind}"
+    assert redacted(text, alone.find(text), PLACEHOLDER) == streamed(text, alone) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ('{"id":12,"name":"Bo","number":"555-123-4567"}', "555-123-4567"),
+        ("order 66 is for Bo, 202-555-0143", "202-555-0143"),
+        ("order for Bo: (555) 123-4567", "(555) 123-4567"),
+        ("ref Bo +1 202-555-0143", "+1 202-555-0143"),
+        ("order 202-555-0143", None),
+        ("invoice no. 202 555 0143", None),
+    ],
+)
+def test_a_word_for_another_number_counts_for_the_next_one_only(text, number):
+    alone = LocalScanner(["phone"])
+    want = text.replace(number, "[PHONE]") if number else text
+    assert streamed(text, alone) == redacted(text, alone.find(text), PLACEHOLDER) == want
+
+
 def test_overlapping_hits_are_one_of_the_type_of_the_longest():
     hits = [Hit(4, 9, "b"), Hit(0, 6, "a"), Hit(9, 12, "c")]
     assert [(h.start, h.end, h.type) for h in merged(hits)] == [(0, 9, "a"), (9, 12, "c")]
