@@ -3,6 +3,7 @@
 import json
 import re
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -66,6 +67,12 @@ def _escaped(text: str) -> str:
 def unescaped(text: str) -> str:
     """The text with what its escapes mean; half a character, and what is no escape, stays as it is written."""
     return _read(text)[0]
+
+
+def unescaped_places(text: str, places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where in the text those places of `unescaped(text)` are."""
+    _, at, _ = _read(text)
+    return [(at[start], at[end]) for start, end in places]
 
 
 def _read(text: str) -> tuple[str, list[int], int]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from procession.json_text import unescaped, unescaped_places
 from procession.messages import clone, refresh_flat
 from procession_schemas.messages import Message
 
@@ -32,14 +33,21 @@ def located(text: str, start: float, end: float, value: str) -> list[tuple[int, 
 
 
 def occurrences(text: str, value: str, pattern: Callable[[str], str]) -> list[tuple[int, int]]:
-    """Where a value stands that a model reports, with the pattern for it.
+    r"""Where a value stands that a model reports, with the pattern for it.
 
-    Models do not always copy capitals and white space: both may differ where the very value is not there.
+    Models do not always copy capitals and white space: both may differ where the very value is not there. Of JSON they
+    may report what a string means, such as `é` for `\u00e9`.
     """
     if not value.strip():
         return []
     alike = "(?i)" + pattern(" ".join(value.split())).replace("\\ ", r"\s+")
-    return _matched(pattern(value), text) or _matched(alike, text)
+
+    def found(seen: str) -> list[tuple[int, int]]:
+        return _matched(pattern(value), seen) or _matched(alike, seen)
+
+    if (places := found(text)) or "\\" not in text:
+        return places
+    return unescaped_places(text, found(unescaped(text)))
 
 
 def _matched(pattern: str, text: str) -> list[tuple[int, int]]:

@@ -223,6 +223,15 @@ async def test_a_value_that_the_model_did_not_copy_letter_by_letter_is_redacted_
     assert (await made.input("My name is John Smith, call me.")).texts == ["My name is [NAME], call me."]
 
 
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("value", ['José "Pepe" García', "Ann\tLee", "Zoë 😀", "a\\b"])
+async def test_a_value_is_redacted_in_json_as_the_model_reads_it(value, ascii_only):
+    text = json.dumps({"name": value, "n": 1}, ensure_ascii=ascii_only)
+    found = {**ALICE, "value": value, "start": 2, "end": 4}
+    made = kit((answer(found),), model="m/d", redactionMethod="placeholder")
+    assert json.loads((await made.input(text)).texts[0]) == {"name": "[NAME]", "n": 1}
+
+
 async def test_what_is_below_the_threshold_stays():
     low = {"type": "name", "value": "Bob", "confidence": 0.1, "start": 10, "end": 13}
     made = kit((answer(ALICE, low),), model="m/d", redactionMethod="placeholder")

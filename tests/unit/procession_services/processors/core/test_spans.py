@@ -46,6 +46,10 @@ class TestLocated:
     def test_a_value_that_is_there_to_the_letter_is_no_other_one(self):
         assert located("No, no", 1, 1, "no") == [(4, 6)]
 
+    @pytest.mark.parametrize("value", ["é a", "É  A"])
+    def test_what_a_string_of_json_means_is_found_where_it_is_written(self, value):
+        assert located('{"b":"\\u00e9 a"}', 0, 0, value) == [(6, 14)]
+
     def test_nothing_is_found_in_nothing(self):
         assert located("", 0, 3, "abc") == []
 
