@@ -174,7 +174,7 @@ class RunContext:
                 if invocation := part.get("toolInvocation"):
                     yield invocation["toolName"], invocation.get("result")
 
-    def check_states(self, hook: str = "") -> None:
+    def check_states(self, hook: str) -> None:
         """Raises ProcessorError where the state of a processor is no JSON."""
         for processor, state in self.states.items():
             try:
