@@ -414,6 +414,6 @@ class NullWriter(Writer):
 
 
 __all__ = [
-    "Calls", "Clock", "HookTimeoutError", "Link", "NullWriter", "ProcessionError", "TurnWriter", "abort",
-    "check_custom", "failure", "of_another", "within",
+    "Calls", "Clock", "HookTimeoutError", "Link", "NullWriter", "TurnWriter", "abort", "check_custom", "failure",
+    "of_another", "within",
 ]  # fmt: skip
