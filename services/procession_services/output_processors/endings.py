@@ -25,7 +25,7 @@ def outcome(session: Session, *, logged: bool) -> dict[str, Any]:
         told: dict[str, Any] = {"logged": logged}
         if job.result.result is None or job.result.result.status == "suspended":
             if logged:
-                ctx.add_stream(session.outbox.fence)
+                ctx.stream_ids.append(session.outbox.fence)
             told |= _left(session, job)
         return told | {"lent": orjson.Fragment(job.result.to_json()), "usage": session.collector.usage}
     names = {link.id for link in session.chain.links}

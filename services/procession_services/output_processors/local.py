@@ -91,7 +91,7 @@ class LocalSinks:
                 yield sink
         finally:
             if parts.grown(before):
-                job.ctx.add_stream(job.outbox.fence)
+                job.ctx.stream_ids.append(job.outbox.fence)
                 await self._parts.save(place, job.outbox.fence, parts, before)
             else:
                 self._parts.keep(place, parts)

@@ -30,7 +30,7 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     if changes := outcome.get("messageChanges"):
         ctx.messages.take_changes(changes)
     if outcome["logged"]:
-        ctx.add_stream(outcome.get("fence", 0))
+        ctx.stream_ids.append(outcome.get("fence", 0))
     if outcome["kind"] == "side":
         ctx.pending_parts.extend(outcome["parts"])
 
