@@ -58,7 +58,7 @@ def take_lent(job: Job, outcome: dict[str, Any]) -> WorkResult:
     _take_stream(job, outcome, result.reports)
     if (left := outcome.get("contextText")) is not None:
         job.left = left.encode()
-    elif (context := outcome.get("context")) is not None:  # of a replica of the version before
+    elif (context := outcome.get("context")) is not None:  # too long, so that it failed
         job.left = orjson.dumps(context)
     job.parts = outcome.get("log", "").encode()
     return result
