@@ -44,6 +44,11 @@ class HistoryBudget(StrictModel):
             raise ValueError("atMaxRemoveTokens must not be more than maxTokens")
         return self
 
+    @property
+    def removed_tokens(self) -> float:
+        """How many tokens below the limit the history is cut to."""
+        return self.max_tokens * 0.25 if self.at_max_remove_tokens is None else self.at_max_remove_tokens
+
 
 class MessageRange(StrictModel):
     """How many neighbouring messages are recalled with each hit."""
@@ -340,8 +345,7 @@ def history_limits(last_messages: LastMessages | None, budget: HistoryBudget | N
     if last_messages is not None:
         limits["maxMessages"] = int(last_messages)
     if budget is not None:
-        removed = budget.at_max_remove_tokens
         limits["maxTokens"] = budget.max_tokens
-        limits["atMaxRemoveTokens"] = budget.max_tokens * 0.25 if removed is None else removed
+        limits["atMaxRemoveTokens"] = budget.removed_tokens
     limits["enabled"] = limits.get("maxMessages") != 0 and limits.get("maxTokens") != 0
     return limits
