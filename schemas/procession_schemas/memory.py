@@ -9,6 +9,11 @@ from procession_schemas.base import JsonObject, StrictModel
 LastMessages = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
 Scope = Literal["thread", "resource"]
 Concurrency = Literal["queue", "reject", "interrupt"]
+CONTEXT_KEY: Final = "MastraMemory"
+"""Where the request context of a run has its thread, its resource and its memory options (R-RX-2)."""
+THREAD_KEY: Final = "mastra__threadId"
+RESOURCE_KEY: Final = "mastra__resourceId"
+"""What of a request context counts more than the thread and the resource of the memory options (R-RX-2)."""
 LONGEST_PAGE: Final = 1000
 """Messages or threads in one request to the memory service, and in one answer."""
 ThreadName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]+$")]
