@@ -1,4 +1,4 @@
-"""Awaits an author's code, which may catch its cancellation: who awaits it goes on a moment later all the same."""
+"""Awaits an author's code, which may catch its cancellation: whoever awaits it goes on a moment later all the same."""
 
 import asyncio
 import logging
@@ -21,15 +21,18 @@ _ASYNCIO: Final = str(Path(asyncio.__file__).parent)
 
 @coroutine
 def awaited(value: Awaitable[_T]) -> Generator[Any, Any, _T]:
-    """Awaits it in the task at hand; what goes on a second after the task was cancelled goes on in another one.
+    """Awaits what an author's code has returned, in the task at hand.
 
-    A limit of that code's own, as `asyncio.timeout`, cancels the task as well, and takes that back at its end: what
-    comes behind it has all the time that it needs. Where that code cancels the task otherwise, this is its own failure:
+    When others cancel the task, the code may catch that, to tidy up. A second later the task is cancelled once more. If
+    the code goes on even then, it is left to go on in a task of its own.
+
+    A timeout of the code's own, as `asyncio.timeout`, cancels the task as well, and takes that back at its end: what
+    comes behind it has all the time that it needs. Where the code cancels the task otherwise, this is its own failure:
     for whoever awaits it, the task is not cancelled.
 
     Raises:
-        CancelledError: The task was cancelled, and what it awaited goes on.
-        BaseException: Whatever that raised.
+        CancelledError: The task was cancelled, and the code goes on.
+        BaseException: Whatever the code has raised.
     """
     code = value if isinstance(value, Coroutine) else _of(value)
     cancels = _Cancellations()
@@ -116,6 +119,7 @@ async def _of(value: Awaitable[_T]) -> _T:
 
 
 def _leave(code: Coroutine[Any, Any, Any], waits_for: Any) -> NoReturn:
+    """Has the code go on in a task of its own; raises CancelledError here."""
     log.error(
         "code ignores its cancellation, and may keep running until its process ends: %s", stands_at(code)
     )
@@ -134,6 +138,7 @@ async def _outcome(code: Coroutine[Any, Any, Any], waits_for: Any) -> None:
 
 @coroutine
 def _resumed(code: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Goes on with code that was begun elsewhere, and waits for something."""
     yield waits_for
     return (yield from code)
 
