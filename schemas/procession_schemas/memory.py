@@ -9,6 +9,11 @@ from procession_schemas.base import JsonObject, StrictModel
 LastMessages = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
 Scope = Literal["thread", "resource"]
 Concurrency = Literal["queue", "reject", "interrupt"]
+CONTEXT_KEY: Final = "MastraMemory"
+"""Where the request context of a run has its thread, its resource and its memory options (R-RX-2)."""
+THREAD_KEY: Final = "mastra__threadId"
+RESOURCE_KEY: Final = "mastra__resourceId"
+"""What of a request context counts more than the thread and the resource of the memory options (R-RX-2)."""
 LONGEST_PAGE: Final = 1000
 """Messages or threads in one request to the memory service, and in one answer."""
 ThreadName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -43,6 +48,11 @@ class HistoryBudget(StrictModel):
         if self.at_max_remove_tokens is not None and self.at_max_remove_tokens > self.max_tokens:
             raise ValueError("atMaxRemoveTokens must not be more than maxTokens")
         return self
+
+    @property
+    def removed_tokens(self) -> float:
+        """How many tokens below the limit the history is cut to."""
+        return self.max_tokens * 0.25 if self.at_max_remove_tokens is None else self.at_max_remove_tokens
 
 
 class MessageRange(StrictModel):
@@ -340,8 +350,7 @@ def history_limits(last_messages: LastMessages | None, budget: HistoryBudget | N
     if last_messages is not None:
         limits["maxMessages"] = int(last_messages)
     if budget is not None:
-        removed = budget.at_max_remove_tokens
         limits["maxTokens"] = budget.max_tokens
-        limits["atMaxRemoveTokens"] = budget.max_tokens * 0.25 if removed is None else removed
+        limits["atMaxRemoveTokens"] = budget.removed_tokens
     limits["enabled"] = limits.get("maxMessages") != 0 and limits.get("maxTokens") != 0
     return limits

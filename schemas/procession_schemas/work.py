@@ -1,9 +1,9 @@
-"""Work between the orchestrator and the services: a command is a short program of operations for one service.
+"""Work for the services: a command is a short program of operations for one of them.
 
-The orchestrator compiles each phase of a run into operations and sends every longest stretch that falls to one
-service as one command. A service runs the operations in order on the run's context (in Redis) and answers with one
-result. An operation without processors can run anywhere and joins its neighbour, so a phase that no configured
-processor implements costs no message.
+Each phase of a run is compiled into operations, and every longest stretch that falls to one service is one command. The
+service runs the operations in order on the run's context (in Redis), takes their result into the run, and sends the
+next command (docs/adr/0011). An operation without processors can run anywhere and joins its neighbour, so a phase that
+no configured processor implements costs no message.
 """
 
 from typing import Annotated, Any, Final, Literal

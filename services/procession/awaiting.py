@@ -1,4 +1,4 @@
-"""Awaits an author's code, which may catch its cancellation: who awaits it goes on a moment later all the same."""
+"""Awaits an author's code, which may catch its cancellation: whoever awaits it goes on a moment later all the same."""
 
 import asyncio
 import logging
@@ -21,91 +21,96 @@ _ASYNCIO: Final = str(Path(asyncio.__file__).parent)
 
 @coroutine
 def awaited(value: Awaitable[_T]) -> Generator[Any, Any, _T]:
-    """Awaits it in the task at hand; what goes on a second after the task was cancelled goes on in another one.
+    """Awaits what an author's code has returned, in the task at hand.
 
-    A limit of that code's own, as `asyncio.timeout`, cancels the task as well, and takes that back at its end: what
-    comes behind it has all the time that it needs. Where that code cancels the task otherwise, this is its own failure:
+    When others cancel the task, the code may catch that, to tidy up. A second later the task is cancelled once more. If
+    the code goes on even then, it is left to go on in a task of its own.
+
+    A timeout of the code's own, as `asyncio.timeout`, cancels the task as well, and takes that back at its end: what
+    comes behind it has all the time that it needs. Where the code cancels the task otherwise, this is its own failure:
     for whoever awaits it, the task is not cancelled.
 
     Raises:
-        CancelledError: The task was cancelled, and what it awaited goes on.
-        BaseException: Whatever that raised.
+        CancelledError: The task was cancelled, and the code goes on.
+        BaseException: Whatever the code has raised.
     """
     code = value if isinstance(value, Coroutine) else _of(value)
-    patience, error = _Patience(), cast("BaseException | None", None)
+    cancels = _Cancellations()
+    error: BaseException | None = None
     try:
         while True:
             try:
                 waits_for = code.send(None) if error is None else code.throw(error)
             except StopIteration as ended:
-                if patience.own > 0:
+                if cancels.own > 0:
                     yield  # a cancellation that is still to come comes here
                 return cast("_T", ended.value)
-            if patience.is_over:
+            if cancels.cancelled_again:
                 _leave(code, waits_for)
-            patience.wait()
-            if error is not None:
-                patience.begin()
+            cancels.waits()
             try:
                 yield waits_for
             except BaseException as thrown:  # noqa: BLE001 - it is for that code
-                patience.interrupted()
+                cancels.interrupted()
                 error = thrown
             else:
                 error = None
     except asyncio.CancelledError as cancelled:
-        if patience.own > 0:
+        if cancels.own > 0:
             cancelled.args = cancelled.args or ("cancelled its own task",)
         raise
     finally:
-        patience.end()
+        cancels.end()
         error = None  # no circle with its traceback (docs/adr/0023)
 
 
-class _Patience:
-    """With code that goes on in a task that is cancelled: when that has lasted too long, it is cancelled once more.
+class _Cancellations:
+    """Who has cancelled the task in which an author's code runs, which asyncio only counts (`Task.cancelling`).
 
-    Others cancel the task while it waits, and the code itself while that runs.
+    While the code runs, nothing else does: what is added to the count then is the code's own. What is added while it
+    waits comes from others; a timeout that the code has set is one of them, until the code takes that back.
+
+    Where others have cancelled the task and the code still waits for something a second later, the task is
+    `cancelled_again`. Code that waits for something even then ignores it.
     """
 
-    __slots__ = ("_before", "_others", "_task", "_timer", "_waiting", "is_over")
+    __slots__ = ("_at_start", "_by_others", "_task", "_timer", "_when_it_waited", "cancelled_again")
 
     def __init__(self) -> None:
         self._task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._before = self._others = self._waiting = self._task.cancelling()
+        self._at_start = self._by_others = self._when_it_waited = self._task.cancelling()
         self._timer: asyncio.TimerHandle | None = None
-        self.is_over = False
+        self.cancelled_again = False
 
     @property
     def own(self) -> int:
         """How often the code has cancelled the task itself, and not taken that back."""
-        return self._task.cancelling() - self._others
+        return self._task.cancelling() - self._by_others
 
-    def wait(self) -> None:
-        """The code waits; a limit of its own that others had carried out it may have taken back."""
-        self._waiting = self._task.cancelling()
-        self._others = min(self._others, self._waiting)
-
-    def begin(self) -> None:
-        if self._timer is None and self._others > self._before:
-            self._timer = asyncio.get_running_loop().call_later(_LEFT_SECONDS, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        self.is_over = self._others > self._before
-        if self.is_over:
-            self._task.cancel()
+    def waits(self) -> None:
+        """The code begins to wait; while it ran, it may have taken back what its own timeout had done."""
+        self._when_it_waited = self._task.cancelling()
+        self._by_others = min(self._by_others, self._when_it_waited)
+        if self._timer is None and self._by_others > self._at_start:
+            self._timer = asyncio.get_running_loop().call_later(_LEFT_SECONDS, self._cancel_again)
 
     def interrupted(self) -> None:
-        """The code is to be thrown something; leaves of all that cancelled the task meanwhile what others did."""
-        if self.is_over:
+        """Something was raised where the code waits: others may have cancelled the task meanwhile, or we."""
+        if self.cancelled_again:
             self._task.uncancel()
-        self._others += self._task.cancelling() - self._waiting
+        self._by_others += self._task.cancelling() - self._when_it_waited
+
+    def _cancel_again(self) -> None:
+        self._timer = None
+        self.cancelled_again = self._by_others > self._at_start
+        if self.cancelled_again:
+            self._task.cancel()
 
     def end(self) -> None:
+        """The code has ended, or was left: what it did itself is taken back."""
         if self._timer is not None:
             self._timer.cancel()
-        while self._task.cancelling() > self._others:
+        while self._task.cancelling() > self._by_others:
             self._task.uncancel()
 
 
@@ -114,6 +119,7 @@ async def _of(value: Awaitable[_T]) -> _T:
 
 
 def _leave(code: Coroutine[Any, Any, Any], waits_for: Any) -> NoReturn:
+    """Has the code go on in a task of its own; raises CancelledError here."""
     log.error(
         "code ignores its cancellation, and may keep running until its process ends: %s", stands_at(code)
     )
@@ -132,6 +138,7 @@ async def _outcome(code: Coroutine[Any, Any, Any], waits_for: Any) -> None:
 
 @coroutine
 def _resumed(code: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Goes on with code that was begun elsewhere, and waits for something."""
     yield waits_for
     return (yield from code)
 

@@ -194,9 +194,7 @@ class LinkServices:
 
     __slots__ = ("_calls", "_ctx", "_hook", "_link", "_writer", "agent", "tenant")
 
-    def __init__(
-        self, calls: Calls, ctx: RunContext, link: Link, hook: Hook, writer: Writer | None = None
-    ) -> None:
+    def __init__(self, calls: Calls, ctx: RunContext, link: Link, hook: Hook, writer: Writer | None) -> None:
         self._calls, self._link, self._hook = calls, link, hook
         self._ctx, self._writer = ctx, writer
         self.tenant, self.agent = ctx.tenant, ctx.agent
@@ -416,6 +414,6 @@ class NullWriter(Writer):
 
 
 __all__ = [
-    "Calls", "Clock", "HookTimeoutError", "Link", "NullWriter", "ProcessionError", "TurnWriter", "abort",
-    "check_custom", "failure", "of_another", "within",
+    "Calls", "Clock", "HookTimeoutError", "Link", "NullWriter", "TurnWriter", "abort", "check_custom", "failure",
+    "of_another", "within",
 ]  # fmt: skip

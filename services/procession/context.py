@@ -44,8 +44,8 @@ class RunContext:
 
     `steps` holds every attempt so far; a rejected one has `tripwire` or finish reason `retry` and is left out of what
     hooks get (R-AB-32). `response` is the attempt in hand, `outcomes` are what its tools gave, `pending_parts` are
-    data chunks written before there is a response to keep them with (R-WR-8). `streams` counts the streams through the
-    output chain so far, and `stream_ids` tells each from one that was in vain. `steps_shown`: hooks have got the steps
+    data chunks written before there is a response to keep them with (R-WR-8). `stream_ids` are those of the streams
+    through the output chain so far, which tell each from one that was in vain. `steps_shown`: hooks have got the steps
     here, so what these hold may have been changed. `told_error` is what the output chain has made of the error of a
     model that failed for good.
     """
@@ -72,14 +72,13 @@ class RunContext:
     used_fallback: bool = False
     told_error: Any = None
     final: dict[str, Any] | None = None
-    streams: int = 0
     stream_ids: list[int] = field(default_factory=list)
     steps_shown: bool = False
 
-    def add_stream(self, id_: int) -> None:
-        """Notes that a further stream went through the output chain."""
-        self.streams += 1
-        self.stream_ids.append(id_)
+    @property
+    def streams(self) -> int:
+        """How many streams have gone through the output chain so far."""
+        return len(self.stream_ids)
 
     def state(self, processor: str) -> State:
         """The state of a processor, made on first use (R-SS-1)."""
@@ -174,7 +173,7 @@ class RunContext:
                 if invocation := part.get("toolInvocation"):
                     yield invocation["toolName"], invocation.get("result")
 
-    def check_states(self, hook: str = "") -> None:
+    def check_states(self, hook: str) -> None:
         """Raises ProcessorError where the state of a processor is no JSON."""
         for processor, state in self.states.items():
             try:
@@ -207,10 +206,9 @@ class RunContext:
             usage=data["usage"],
             object=data["object"],
             used_fallback=data["usedFallback"],
-            told_error=data.get("toldError"),
+            told_error=data["toldError"],
             final=data["final"],
-            streams=data.get("streams", 0),
-            stream_ids=data.get("streamIds", []),
+            stream_ids=data["streamIds"],
         )
 
 

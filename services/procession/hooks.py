@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from procession import args as a
 from procession.calls import Calls, Link, abort, of_another
-from procession.context import RunContext, add_usage, counted, is_rejected
+from procession.context import RunContext, counted
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
 from procession.parts import AROUND_DEPTH, InvalidMessageError, copy_json
@@ -440,6 +440,6 @@ async def run_output_result(
 
 
 __all__ = [
-    "add_usage", "find_invocation", "is_rejected", "model_info", "run_api_error", "run_input",
-    "run_input_step", "run_llm_request", "run_llm_response", "run_output_result", "run_output_step", "run_tool_result",
+    "find_invocation", "model_info", "run_api_error", "run_input", "run_input_step", "run_llm_request",
+    "run_llm_response", "run_output_result", "run_output_step", "run_tool_result",
 ]  # fmt: skip

@@ -41,7 +41,6 @@ class ResponseCollector:
         self._parts: list[Part] = []
         self.tool_calls: list[dict[str, Any]] = []
         self.finish_reason = "other"
-        self.finished = False
         self.usage: dict[str, int | None] = {}
         self.metadata: dict[str, Any] = {}
         self.chunks: list[dict[str, Any]] = []
@@ -57,7 +56,6 @@ class ResponseCollector:
         """Notes what the provider said, whatever processors do with the chunk."""
         if chunk["type"] == "finish":
             payload = chunk.get("payload") or {}
-            self.finished = True
             self.finish_reason = (payload.get("stepResult") or {}).get("reason") or "other"
             usage = (payload.get("output") or {}).get("usage") or {}
             self.usage = {name: count for name, count in usage.items() if name != "raw"}

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 
+from procession_schemas.memory import CONTEXT_KEY, RESOURCE_KEY, THREAD_KEY
+
 Scope = Literal["run", "resource", "thread", "user", "organization", "session", "tenant"]
 """For whom usage is summed. The calls that processors make count for the tenant only."""
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -72,13 +74,13 @@ def scope_keys(request_context: Mapping[str, Any], run_id: str) -> dict[Scope, s
     The run's id stands for the reference's trace id. Thread and resource come from the reserved keys of the request
     context, else from its memory entry; user, organization and session are strings that the caller gave.
     """
-    memory = request_context.get("MastraMemory")
+    memory = request_context.get(CONTEXT_KEY)
     memory = memory if isinstance(memory, Mapping) else {}
     thread = memory.get("thread")
     found: dict[Scope, Any] = {
         "run": run_id,
-        "resource": request_context.get("mastra__resourceId") or memory.get("resourceId"),
-        "thread": request_context.get("mastra__threadId")
+        "resource": request_context.get(RESOURCE_KEY) or memory.get("resourceId"),
+        "thread": request_context.get(THREAD_KEY)
         or (thread.get("id") if isinstance(thread, Mapping) else None),
         **{scope: request_context.get(name) for scope, name in _OF_CALLER.items()},
     }

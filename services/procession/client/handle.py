@@ -426,7 +426,7 @@ class RunHandle:
             self._on_event(event)
 
     async def _last(self, type_: str) -> bytes | None:
-        return await self._link.last("EVENTS", subjects.event(self._tenant, self.run_id, type_))
+        return await self._link.last_event(self._tenant, self.run_id, type_)
 
     async def _look_for_rejection(self) -> None:
         event = await self._last("request.rejected")

@@ -285,13 +285,15 @@ class Link:
                         raise NotConnectedError(told) from error
                 await asyncio.sleep(_FIRST_PAUSE)
 
-    async def last(self, stream: str, subject: str) -> bytes | None:
-        """The newest stored message of a subject, or None; raises UnreachableError.
+    async def last_event(self, tenant: str, run: str, type_: str) -> bytes | None:
+        """The newest stored event of that type, or None; raises UnreachableError.
 
         The subject is part of the request's own, so the server can refuse other tenants' messages.
         """
         try:
-            message = await self._jetstream.get_last_msg(stream, subject, direct=True)
+            message = await self._jetstream.get_last_msg(
+                "EVENTS", subjects.event(tenant, run, type_), direct=True
+            )
         except nats.js.errors.NotFoundError:
             return None
         except _UNREACHABLE as error:

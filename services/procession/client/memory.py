@@ -117,8 +117,8 @@ class MemoryClient:
 
     async def note(self, resource: str, thread: str | None = None) -> str | None:
         """The working memory of a resource, or of one of its threads."""
-        told = await self._ask("note", resource=resource, thread=thread)
-        return told["note"] if told.get("note") is not None else None
+        note: str | None = (await self._ask("note", resource=resource, thread=thread)).get("note")
+        return note
 
     async def set_note(self, note: str, resource: str, thread: str | None = None) -> None:
         """Replaces working memory."""

@@ -132,9 +132,7 @@ class Procession:
             if not ack.duplicate:
                 return ack.seq, False
             try:
-                told = await self._link.last(
-                    "EVENTS", subjects.event(self.tenant, run_id, "request.rejected")
-                )
+                told = await self._link.last_event(self.tenant, run_id, "request.rejected")
             except UnreachableError:
                 return ack.seq, True
             event = RequestRejected.model_validate_json(told) if told else None
@@ -240,7 +238,7 @@ class Procession:
 
     async def _any_event(self, run_id: str) -> bytes | None:
         for type_ in ("run.accepted", "run.finished", "run.suspended", "request.rejected"):
-            if event := await self._link.last("EVENTS", subjects.event(self.tenant, run_id, type_)):
+            if event := await self._link.last_event(self.tenant, run_id, type_):
                 return event
         return None
 

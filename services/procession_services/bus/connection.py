@@ -1,7 +1,7 @@
-"""A service's connection: FastStream's broker for request and reply, its client for everything that is hot.
+"""A service's connection: FastStream's broker makes it and serves the memory API; all else goes by its client.
 
-FastStream costs about 115 microseconds of CPU a message against 6 to 9 for a bare callback (docs/adr), so work, chunks
-and leases use the client and its JetStream context directly.
+FastStream costs about 115 microseconds of CPU a message against 6 to 9 for a bare callback (docs/adr/0003), so work,
+chunks, leases and questions use the client and its JetStream context directly.
 """
 
 import asyncio

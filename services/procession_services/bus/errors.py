@@ -1,4 +1,4 @@
-"""What becomes of questions that get no answer, and what JetStream's answers mean."""
+"""What becomes of questions that get no answer, what JetStream's answers mean, and what does not fit into a message."""
 
 from typing import Final
 
@@ -31,6 +31,11 @@ class NoResponderError(Exception):
 
 class RequestTimeoutError(Exception):
     """The answer to a request did not come in time."""
+
+
+def oversized(size: int, most: int) -> str:
+    """What is said of something that is too long for a message."""
+    return f"has {size} bytes, but NATS accepts at most {most}"
 
 
 def explained(error: Exception) -> str:

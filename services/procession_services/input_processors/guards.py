@@ -21,6 +21,7 @@ from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.run import Failure
 from procession_schemas.validation import misfit
 from procession_schemas.work import WorkCommand
+from procession_services.bus import oversized
 from procession_services.bus.alive import beating
 from procession_services.processor_host.executor import Executor
 from procession_services.processor_host.job import id_maker, restore
@@ -57,9 +58,7 @@ class GuardAnswers:
             log.exception("the guard %s could not be run", request.guard.processor.instance)
             return _told("INTERNAL", f"the guard {request.guard.processor.instance} could not be run")
         if len(told) > self._max_reply:
-            return _told(
-                "INTERNAL", f"the reply has {len(told)} bytes, but NATS accepts at most {self._max_reply}"
-            )
+            return _told("INTERNAL", f"the reply {oversized(len(told), self._max_reply)}")
         return told
 
     async def _judge(self, request: GuardRequest, command: WorkCommand) -> GuardReply:

@@ -13,6 +13,7 @@ from procession_schemas import subjects
 from procession_schemas.generate import GenerateReply, GenerateRequest
 from procession_schemas.model_settings import retries_of
 from procession_schemas.validation import misfit
+from procession_services.bus import oversized
 from procession_services.bus.alive import beating
 from procession_services.llm_gateway.core.call import ModelCall, unknown_model
 from procession_services.llm_gateway.core.ending import Ending
@@ -59,7 +60,9 @@ class Generator:
         except Exception as error:  # whatever it is: without an answer, another gateway would be asked
             log.exception("a processor's request to %s failed unexpectedly", request.model)
             return GenerateReply(error=f"{request.model} failed: {type(error).__name__}").to_json()
-        return told if len(told) <= self._max_reply else _too_long(len(told), self._max_reply)
+        if len(told) > self._max_reply:
+            return GenerateReply(error=f"the answer {oversized(len(told), self._max_reply)}").to_json()
+        return told
 
     async def _reply(self, request: GenerateRequest, tenant: str) -> GenerateReply:
         try:
@@ -121,7 +124,3 @@ class Generator:
 
 def _failed(request: GenerateRequest, error: ProviderError) -> str:
     return f"{request.model} failed: {error}"
-
-
-def _too_long(size: int, limit: int) -> bytes:
-    return GenerateReply(error=f"the answer has {size} bytes, but NATS accepts at most {limit}").to_json()

@@ -15,7 +15,7 @@ from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.guard import GuardReply, GuardRequest
 from procession_schemas.work import Guard
-from procession_services.bus import Bus, Inbox
+from procession_services.bus import Bus, Inbox, oversized
 from procession_services.bus.alive import first_answer
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.outcomes import raise_outcome
@@ -115,7 +115,7 @@ class Guards:
     async def _ask(self, ref: ProcessorRef, tenant: str, body: bytes, inbox: Inbox) -> GuardReply:
         """Asks one guard."""
         if not self._bus.fits(body):
-            size = f"has {len(body)} bytes, but NATS accepts at most {self._bus.max_payload}"
+            size = oversized(len(body), self._bus.max_payload)
             raise _failed(ref, f"the request to the guard {ref.instance} {size}")
         silent = _Silent()
         try:

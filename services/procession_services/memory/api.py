@@ -134,7 +134,6 @@ async def handle(
     tenant: str,
     *,
     recall: Recall | None = None,
-    seconds: float = ANSWER_SECONDS,
 ) -> Reply:
     """Answers one request of a tenant.
 
@@ -152,7 +151,7 @@ async def handle(
     try:
         model, answer = _find(operation)
         request = _parse(model, body)
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(ANSWER_SECONDS):
             return await answer(Memory(store, tenant, recall), request)
     except RefusedError as error:
         return _told(error)

@@ -232,7 +232,6 @@ def boundary_of(stored: Any, budget: HistoryBudget) -> Boundary:
     if not isinstance(stored, dict):
         return Boundary()
     same = stored.get("maxTokens") == budget.max_tokens
-    removed = budget.max_tokens * 0.25 if budget.at_max_remove_tokens is None else budget.at_max_remove_tokens
-    if not same or stored.get("atMaxRemoveTokens") != removed:
+    if not same or stored.get("atMaxRemoveTokens") != budget.removed_tokens:
         return Boundary()
     return Boundary(str(stored.get("createdAt", "")), stored.get("messageIds"))

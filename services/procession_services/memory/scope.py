@@ -10,15 +10,10 @@ from pydantic import Field
 
 from procession.message_list import MessageList
 from procession_schemas.base import WireModel
-from procession_schemas.memory import Retention
+from procession_schemas.memory import CONTEXT_KEY, RESOURCE_KEY, THREAD_KEY, Retention
 from procession_services.memory.observers import Observers
 from procession_services.memory.ports import MessageStore
 from procession_services.memory.recall import Recall
-
-CONTEXT_KEY = "MastraMemory"
-"""Where the runtime puts thread, resource and memory options into the request context (R-RX-2)."""
-THREAD_KEY = "mastra__threadId"
-RESOURCE_KEY = "mastra__resourceId"
 
 Count = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
 """How many messages; false is none."""

@@ -1,1 +1,1 @@
-"""The orchestrator: owns runs, as a pure reducer with a thin shell around it."""
+"""The orchestrator: takes requests, and what people and the clock say to runs, and ends runs that are lost."""

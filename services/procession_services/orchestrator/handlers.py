@@ -43,7 +43,7 @@ class Orchestrator:
         Raises:
             HopelessError: Its subject names no run, or its body is not a control.
         """
-        _, run = addressed(delivery)
+        tenant, run = addressed(delivery)
         try:
             control = Control.model_validate_json(delivery.body)
             given(control.resume_data, "resumeData")
@@ -51,9 +51,10 @@ class Orchestrator:
             raise HopelessError(f"the control message cannot be read: {misfit(error).message}") from error
         except NotJsonError as error:
             raise HopelessError(f"the control message cannot be read: {error}") from error
-        await self._patiently(delivery, lambda: self._controlled(delivery, run, control))
-        while not await self._lapses.kept():
-            await self._patiently(delivery, lambda: self._controlled(delivery, run, control))
+        kept = False
+        while not kept:
+            await self._patiently(delivery, lambda: self._controlled(delivery, tenant, run, control))
+            kept = await self._lapses.kept()
 
     async def _patiently(self, delivery: Delivery, take: Callable[[], Awaitable[object]]) -> None:
         """Takes something into a run, for as long as Redis is away, or refuses us.
@@ -69,8 +70,7 @@ class Orchestrator:
             else:
                 return
 
-    async def _controlled(self, delivery: Delivery, run: str, control: Control) -> None:
-        tenant, _ = addressed(delivery)
+    async def _controlled(self, delivery: Delivery, tenant: str, run: str, control: Control) -> None:
         async with self._turns.turn(tenant), self._begun.counted(delivery.place, delivery.attempt):
             if control.type == "cancel":
                 await self._store.mark_cancelled(tenant, run)

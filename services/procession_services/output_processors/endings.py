@@ -25,7 +25,7 @@ def outcome(session: Session, *, logged: bool) -> dict[str, Any]:
         told: dict[str, Any] = {"logged": logged}
         if job.result.result is None or job.result.result.status == "suspended":
             if logged:
-                ctx.add_stream(session.outbox.fence)
+                ctx.stream_ids.append(session.outbox.fence)
             told |= _left(session, job)
         return told | {"lent": orjson.Fragment(job.result.to_json()), "usage": session.collector.usage}
     names = {link.id for link in session.chain.links}
@@ -44,7 +44,11 @@ def outcome(session: Session, *, logged: bool) -> dict[str, Any]:
 
 
 def _left(session: Session, job: Job) -> dict[str, Any]:
-    """The context as we leave it; as text where the sender only stores it, so that neither of us parses it."""
+    """The context as we leave it; as text where the sender only stores it, so that neither of us parses it.
+
+    One that is too long is told as it is: the command has failed for that. So is one that is not JSON, and telling it
+    fails (`unsendable`).
+    """
     body = job.context_body()
     if body is None:
         return {"context": job.ctx.to_dict()}

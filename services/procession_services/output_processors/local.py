@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from procession.calls import Link
 from procession.response import ResponseCollector
 from procession.stream import StreamChain
 from procession_schemas.agent import ProcessorRef
@@ -44,14 +45,14 @@ class ToolResults:
 class LocalSink:
     """Chunks through the chain in this process."""
 
-    def __init__(self, job: Job, chain_options: dict[str, Any]) -> None:
+    def __init__(self, job: Job, links: list[Link], parts: list[list[Chunk]]) -> None:
         self.rewritten: dict[str, dict[str, Any]] = {}
         self.told_error: Any = None
         self._results = ToolResults()
         self._job = job
         self._collector = ResponseCollector()
         deliver = partial(_deliver, job, self._results)
-        self.chain = StreamChain(deliver=deliver, collector=self._collector, **chain_options)
+        self.chain = StreamChain(links, job.ctx, job.calls, deliver, parts=parts, collector=self._collector)
 
     async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
         """Hands chunks to the chain."""
@@ -91,7 +92,7 @@ class LocalSinks:
                 yield sink
         finally:
             if parts.grown(before):
-                job.ctx.add_stream(job.outbox.fence)
+                job.ctx.stream_ids.append(job.outbox.fence)
                 await self._parts.save(place, job.outbox.fence, parts, before)
             else:
                 self._parts.keep(place, parts)
@@ -103,8 +104,7 @@ def within(parts: RunParts, on_chance: Callable[[], Awaitable[None]] | None = No
     @asynccontextmanager
     async def sink(job: Job, processors: list[ProcessorRef]) -> AsyncIterator[LocalSink]:
         links = await job.instances.links(processors, job.command.chain_places)
-        received = parts.lists_of(len(links))
-        sink = LocalSink(job, {"links": links, "ctx": job.ctx, "calls": job.calls, "parts": received})
+        sink = LocalSink(job, links, parts.lists_of(len(links)))
         sink.chain.on_chance = on_chance
         async with sink.chain:
             yield sink

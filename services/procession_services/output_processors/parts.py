@@ -32,22 +32,25 @@ _HELD_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StreamPlace:
-    """The place of a stream among those of its run: how many there were, and their ids where these are known."""
+    """The place of a stream among those of its run: behind the ones with these ids."""
 
     tenant: str
     run: str
-    number: int
     ids: tuple[int, ...]
 
     @classmethod
     def of(cls, ctx: RunContext) -> Self:
-        """The place of the next stream; a version before counted them without ids."""
-        ids = tuple(ctx.stream_ids) if len(ctx.stream_ids) == ctx.streams else ()
-        return cls(ctx.tenant, ctx.run_id, ctx.streams, ids)
+        """The place of the next stream."""
+        return cls(ctx.tenant, ctx.run_id, tuple(ctx.stream_ids))
+
+    @property
+    def number(self) -> int:
+        """How many streams were before it."""
+        return len(self.ids)
 
     def follows(self, stream: int, id_: int | None) -> bool:
-        """Whether that stream was before it, and was not in vain."""
-        return stream < self.number and (id_ is None or not self.ids or self.ids[stream] == id_)
+        """Whether that stream was before it, and was not in vain; of one that is lost, nobody knows the id."""
+        return stream < self.number and id_ in (None, self.ids[stream])
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ class RunParts:
 
     def add(self, entry: dict[str, Any], size: int) -> None:
         """Adds the next stream, as it was logged in so many bytes."""
-        self.streams[entry["stream"]] = entry.get("id")
+        self.streams[entry["stream"]] = entry["id"]
         self.size += size
         for received, added in zip(self.lists_of(len(entry["lists"])), entry["lists"], strict=True):
             received.extend(entry["lists"][0] if added is None else added)
@@ -114,7 +117,7 @@ class PartsStore:
         raws = await self._store.load_parts(place.tenant, place.run, parts.entries)
         logged = [orjson.loads(raw) for raw in raws]
         parts.entries += len(logged)
-        counting = [n for n, entry in enumerate(logged) if place.follows(entry["stream"], entry.get("id"))]
+        counting = [n for n, entry in enumerate(logged) if place.follows(entry["stream"], entry["id"])]
         latest = {logged[n]["stream"]: n for n in counting}  # of one that was made anew
         while (stream := len(parts.streams)) < place.number:
             if (n := latest.get(stream)) is not None:

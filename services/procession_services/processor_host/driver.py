@@ -18,7 +18,7 @@ from procession_schemas import subjects
 from procession_schemas.events import RequestRejected, RunAccepted, RunFinished, RunResumed, RunSuspended
 from procession_schemas.run import Failure, RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
-from procession_services.bus import AGAIN, Bus, Hold, LostError
+from procession_services.bus import AGAIN, Bus, Hold, LostError, oversized
 from procession_services.processor_host.fitting import fitting_end
 from procession_services.processor_host.holders import Claimed
 from procession_services.processor_host.outbox import Outbox
@@ -232,7 +232,7 @@ class Driver:
                 subject, body, message_id=_message_id(state, command), headers=headers
             )
             return
-        size = f"has {len(body)} bytes, but NATS accepts at most {self._bus.max_payload}"
+        size = oversized(len(body), self._bus.max_payload)
         error = Failure(
             code="COMMAND_TOO_LONG", message=f"the next command of this run for {command.service} {size}"
         )

@@ -405,10 +405,6 @@ class Executor:
         portable = streams and all(other.op in RUNNERS and other.op != "hook" for other in job.ops_from(op))
         return self._lender if portable else None
 
-    def runner(self, op: str) -> OpRunner:
-        """The function that runs operations of that kind here."""
-        return self._runners[op]
-
 
 async def _one(run: OpRunner, op: Op, job: Job) -> None:
     """Runs one operation, and notes in the result how it has ended the command, if it has."""

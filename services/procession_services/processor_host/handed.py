@@ -19,7 +19,7 @@ class _Handed(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
 
     command: msgspec.Raw
     owner: str
-    at: float = 0.0
+    at: float
     traceparent: str | None = None
     version: int
     seq: int

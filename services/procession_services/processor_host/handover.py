@@ -92,8 +92,9 @@ class Handover:
             UnfitError: It is not a command. Whoever has handed it over finds out that nobody works on it.
         """
         desk, handed = self._desks[service], unpacked(body)
-        if (at := handed.claimed.at) and abs(seconds() - at) > _LATE_SECONDS:
-            self._tell_late(service, seconds() - at)
+        late = seconds() - handed.claimed.at
+        if abs(late) > _LATE_SECONDS:
+            self._tell_late(service, late)
             return False
 
         async def handle(delivery: Delivery) -> None:

@@ -36,7 +36,7 @@ class Claimed(NamedTuple):
 
     Attributes:
         stored: What Redis holds of the run then.
-        at: When that was, by the clock of whoever has claimed it; 0 if that is not known.
+        at: When that was, by the clock of whoever has claimed it.
     """
 
     command: WorkCommand

@@ -10,7 +10,7 @@ from procession.response import REPLAYED
 from procession.services import KeyValueStore
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.work import ModelOp, Op
-from procession_services.bus import Bus
+from procession_services.bus import Bus, oversized
 from procession_services.processor_host.carrying import carried
 from procession_services.processor_host.job import Job
 from procession_services.processor_host.stream_session import Session
@@ -56,8 +56,8 @@ async def request_of(bus: Bus, session: Session) -> tuple[bytes, dict[str, Any]]
         return body, first
     body = orjson.dumps(request)
     if not bus.fits(body):
-        text = f"the lease of a stream has {len(body)} bytes, but NATS accepts at most {bus.max_payload}"
-        raise ProcessorError(text, code="COMMAND_TOO_LONG")
+        size = oversized(len(body), bus.max_payload)
+        raise ProcessorError(f"the lease of a stream {size}", code="COMMAND_TOO_LONG")
     return body, {}
 
 

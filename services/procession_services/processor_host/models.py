@@ -9,7 +9,7 @@ from procession.services import ModelAnswer, ModelCallError, ModelRequest
 from procession_schemas.generate import GenerateReply, GenerateRequest
 from procession_schemas.model_settings import unknown_settings
 from procession_schemas.validation import in_words, wrong_fields
-from procession_services.bus import Bus
+from procession_services.bus import Bus, oversized
 from procession_services.bus.alive import answer_within
 
 
@@ -59,8 +59,7 @@ class GatewayModels:
             raise ModelCallError(f"the request to {request.model} is invalid: {wrong}")
         if not self._bus.fits(body):
             raise ModelCallError(
-                f"the request to {request.model} has {len(body)} bytes, but NATS accepts at most "
-                f"{self._bus.max_payload}"
+                f"the request to {request.model} {oversized(len(body), self._bus.max_payload)}"
             )
         return body
 

@@ -11,7 +11,7 @@ from procession.errors import ProcessorError
 from procession.json_values import UNTOUCHED
 from procession_schemas import subjects
 from procession_schemas.chunks import Chunk
-from procession_services.bus import Bus, Hold
+from procession_services.bus import Bus, Hold, oversized
 from procession_services.bus.backlog import ENVELOPE
 from procession_services.runs.numbering import TIMES, second_of_week
 
@@ -277,14 +277,14 @@ class Outbox:
         seq, chunks = self.next_seq - len(self._ready), self._ready[:count]
         try:
             body = self._batch(seq, chunks, marks)
-            too_long = len(body) + ENVELOPE > self._bus.max_payload
-            why = f"has {len(body)} bytes, but NATS accepts at most {self._bus.max_payload}"
         except TypeError as error:
-            body, too_long, why = b"", True, f"contains something that is not JSON: {error}"
-        if not too_long:
-            del self._ready[:count]
-            await self._tell(body, end="end" in marks)
-            return
+            why = f"contains something that is not JSON: {error}"
+        else:
+            if len(body) + ENVELOPE <= self._bus.max_payload:
+                del self._ready[:count]
+                await self._tell(body, end="end" in marks)
+                return
+            why = oversized(len(body), self._bus.max_payload)
         if len(chunks) == 1:
             self.next_seq = seq  # nobody gets what has numbers from here on
             self._ready.clear()

@@ -30,7 +30,7 @@ def take_outcome(job: Job, outcome: dict[str, Any]) -> None:
     if changes := outcome.get("messageChanges"):
         ctx.messages.take_changes(changes)
     if outcome["logged"]:
-        ctx.add_stream(outcome.get("fence", 0))
+        ctx.stream_ids.append(outcome.get("fence", 0))
     if outcome["kind"] == "side":
         ctx.pending_parts.extend(outcome["parts"])
 
@@ -58,7 +58,7 @@ def take_lent(job: Job, outcome: dict[str, Any]) -> WorkResult:
     _take_stream(job, outcome, result.reports)
     if (left := outcome.get("contextText")) is not None:
         job.left = left.encode()
-    elif (context := outcome.get("context")) is not None:  # of a replica of the version before
+    elif (context := outcome.get("context")) is not None:  # too long, so that it failed
         job.left = orjson.dumps(context)
     job.parts = outcome.get("log", "").encode()
     return result

@@ -22,7 +22,7 @@ from procession_schemas.run import Failure
 from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus, Delivery, HopelessError, Nearby, Worker
 from procession_services.bus.streams import EVENTS_SECONDS
-from procession_services.bus.worker import Handler
+from procession_services.bus.worker import GiveUp, Handler
 from procession_services.processor_host.admin import Admin
 from procession_services.processor_host.driver import failed_result
 from procession_services.processor_host.executor import Executor
@@ -115,14 +115,16 @@ class Host:
         self._on_idle: list[_Step] = []
         self.on_stop: list[_Step] = [self._look_no_more, self.redis.settled]
 
-    async def add_worker(self, **options: Any) -> Worker:
-        """Starts pulling from a stream."""
+    async def add_worker(
+        self, *, stream: str, durable: str, handler: Handler, give_up: GiveUp, **options: Any
+    ) -> Worker:
+        """Starts pulling from a stream; `options` are the worker's others."""
         settings = self.settings
-        handler, give_up = counted(
-            options["durable"], _hopeless_where_not_allowed(options.pop("handler")), options.pop("give_up")
-        )
+        handler, give_up = counted(durable, _hopeless_where_not_allowed(handler), give_up)
         worker = Worker(
             self.bus,
+            stream=stream,
+            durable=durable,
             handler=handler,
             give_up=give_up,
             ack_wait=settings.work_ack_wait,
@@ -132,7 +134,7 @@ class Host:
         )
         await worker.start()
         self.workers.append(worker)
-        self.consumers.append((options["stream"], options["durable"]))
+        self.consumers.append((stream, durable))
         return worker
 
     async def answer(
@@ -376,42 +378,33 @@ async def hosted(
         SettingsError: Telemetry is asked for and cannot be had.
     """
     with telemetry.configured(service, settings):
-        async with (
-            _hosted(service, settings, start, nearby, handover) as host,
-            lag_watched(host.bus, host.consumers),
-        ):
-            yield host
-
-
-@contextlib.asynccontextmanager
-async def _hosted(
-    service: str, settings: Settings, start: Start, nearby: Nearby | None, handover: Handover | None
-) -> Any:
-    access = Access.of(settings, service)
-    connecting = Bus.connect(
-        settings.nats_url,
-        f"procession-{service}-{settings.replica}",
-        access=access,
-        create_streams=settings.create_streams,
-        replicas=settings.stream_replicas,
-        nearby=nearby,
-    )
-    bus = await _reached(f"NATS at {address(settings.nats_url)} did not answer", connecting, START_SECONDS)
-    host = Host(service, settings, bus, access, handover)
-    bus.on_reconnect.append(host.reconnected)
-    try:
-        answers = _answers(settings.redis_url, access, service)
-        await _reached(f"Redis at {address(settings.redis_url)} did not answer", answers, START_SECONDS)
+        access = Access.of(settings, service)
+        connecting = Bus.connect(
+            settings.nats_url,
+            f"procession-{service}-{settings.replica}",
+            access=access,
+            create_streams=settings.create_streams,
+            replicas=settings.stream_replicas,
+            nearby=nearby,
+        )
+        bus = await _reached(
+            f"NATS at {address(settings.nats_url)} did not answer", connecting, START_SECONDS
+        )
+        host = Host(service, settings, bus, access, handover)
+        bus.on_reconnect.append(host.reconnected)
         try:
-            await _reached(f"{service} did not start", start(host), _PREPARE_SECONDS)
-        except NotAllowedError as error:
-            raise NotReachableError(f"{service} cannot start: {error}") from error
-        host.look_after_peers()
-        await bus.flush()
-        async with host.admin.serving():
-            yield host
-    finally:
-        await host.stop()
+            answers = _answers(settings.redis_url, access, service)
+            await _reached(f"Redis at {address(settings.redis_url)} did not answer", answers, START_SECONDS)
+            try:
+                await _reached(f"{service} did not start", start(host), _PREPARE_SECONDS)
+            except NotAllowedError as error:
+                raise NotReachableError(f"{service} cannot start: {error}") from error
+            host.look_after_peers()
+            await bus.flush()
+            async with host.admin.serving(), lag_watched(bus, host.consumers):
+                yield host
+        finally:
+            await host.stop()
 
 
 async def _tried(step: _Step, ends: float) -> None:

@@ -19,7 +19,7 @@ from procession_schemas import subjects
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.work import Op
-from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError
+from procession_services.bus import Bus, LostError, NoResponderError, RequestTimeoutError, oversized
 from procession_services.bus.alive import is_listening
 from procession_services.processor_host.carrying import is_apart, unpacked
 from procession_services.processor_host.errors import Cancelled
@@ -240,7 +240,7 @@ class StreamClient:
             await self._bus.publish(session.inbox, body, reply=f"{self._address}.{session.id}")
             return
         if stop - start <= 1:
-            why = f"has {len(body)} bytes, but NATS accepts at most {self._bus.max_payload}"
+            why = oversized(len(body), self._bus.max_payload)
             raise UnsendableError(start, orjson.loads(session.raw[start]), why)
         middle = (start + stop) // 2
         await self._frame(session, start, middle)

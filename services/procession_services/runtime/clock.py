@@ -1,4 +1,4 @@
-"""The only place that reads clocks and makes ids."""
+"""The time, and random tokens: pure code gets both as arguments."""
 
 import secrets
 import time

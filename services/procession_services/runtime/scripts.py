@@ -1,4 +1,7 @@
-"""The scripts in which a run's state and context are read and written (`store.py` runs them)."""
+"""The scripts in which a run's state and context are read and written (`store.py` runs them).
+
+And those of `begun.py` and `replicas.py`, which go by the clock of Redis, too.
+"""
 
 from procession_services.runtime import admission
 

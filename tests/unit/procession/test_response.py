@@ -148,12 +148,11 @@ def test_finish_brings_reason_usage_and_metadata():
     response = collector.to_dict()
     assert (response["finishReason"], response["usage"]) == ("stop", usage)
     assert response["metadata"] == {"id": "x", "providerMetadata": {"p": 1}}
-    assert collector.finished
 
 
-def test_an_answer_that_breaks_off_is_not_finished():
+def test_an_answer_that_breaks_off_has_no_reason_and_no_usage():
     collector = collected(delta("x"))
-    assert (collector.finished, collector.finish_reason, collector.usage) == (False, "other", {})
+    assert (collector.finish_reason, collector.usage) == ("other", {})
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from typing import Any, cast
 
 from procession.messages import refresh_flat
 from procession_schemas.messages import Message, Part
-
-WORKING_MEMORY_TOOL = "updateWorkingMemory"
-"""The tool whose calls are bookkeeping: its effect is the working memory itself."""
+from procession_services.memory.core.templates import TOOL
 
 _OPEN, _CLOSE = "<working_memory>", "</working_memory>"
 
@@ -55,9 +53,8 @@ def _clean_part(part: Part) -> Part | None:
 
 
 def _keeps_call(invocation: Any) -> bool:
-    return not (
-        invocation.get("state") == "partial-call" or invocation.get("toolName") == WORKING_MEMORY_TOOL
-    )
+    """Whether it is neither half-streamed nor bookkeeping: the effect of that tool is the working memory itself."""
+    return not (invocation.get("state") == "partial-call" or invocation.get("toolName") == TOOL)
 
 
 def without_blocks(text: str) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-__all__ = ["DEFAULT", "Template", "compact", "empty_object", "instructions", "template_of"]
+__all__ = ["DEFAULT", "TOOL", "Template", "compact", "empty_object", "instructions", "template_of"]
 
 _BULLETS: Final = (
     "First Name", "Last Name", "Location", "Occupation", "Interests", "Goals", "Events", "Facts", "Projects",
 )  # fmt: skip
 TOOL: Final = "updateWorkingMemory"
+"""The tool with which a model changes its notes."""
 _DATA: Final = "working_memory_data"
 _TAG: Final = re.compile(rf"<(?=[\s/]{{0,9}}{_DATA}\b)", re.IGNORECASE)
 

@@ -22,7 +22,7 @@ from procession_schemas.agent import (
     ToolRef,
     plain_choice,
 )
-from procession_schemas.memory import MemoryOptions, ThreadName
+from procession_schemas.memory import RESOURCE_KEY, THREAD_KEY, MemoryOptions, ThreadName
 from procession_schemas.model_settings import retries_of
 from procession_schemas.run import RunRequest
 from procession_schemas.validation import RefusedError, short
@@ -266,8 +266,8 @@ def _memory(request: RunRequest, agent: Agent) -> _Memory | None:
             )
         return None
     given = request.memory or agent.memory
-    thread = _from_context(request, "mastra__threadId") or given.thread
-    resource = _from_context(request, "mastra__resourceId") or given.resource
+    thread = _from_context(request, THREAD_KEY) or given.thread
+    resource = _from_context(request, RESOURCE_KEY) or given.resource
     if not thread and not resource:
         return None
     if not thread or not resource:

@@ -18,6 +18,7 @@ from opentelemetry.trace import Span, SpanKind
 from prometheus_client import start_http_server
 
 from procession.errors import TripWire
+from procession.processor import Hook
 from procession.tools import ToolSuspended
 from procession_schemas.run import HookReport, RunResult
 from procession_schemas.work import HookOp, WorkCommand, WorkResult
@@ -39,7 +40,6 @@ from procession_services.runtime.telemetry.spans import (
 __all__ = ["LiveObserver", "observing"]
 
 _FLUSH_SECONDS: Final = 2.0
-_STREAM_HOOK: Final = "processOutputStream"
 
 
 class LiveObserver(Observer):
@@ -264,7 +264,7 @@ class LiveObserver(Observer):
             finally:
                 span.set_attribute("procession.stream.chunks", session.processed)
                 for tally in session.calls.reports.values():
-                    if tally.hook == _STREAM_HOOK:
+                    if tally.hook == Hook.OUTPUT_STREAM:
                         self._stream_hook(tally, start)
 
     def _stream_hook(self, tally: HookReport, start: int) -> None:

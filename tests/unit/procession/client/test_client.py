@@ -279,7 +279,7 @@ async def test_nothing_is_lost_while_the_streams_cannot_be_asked(services, proce
     handle = await procession.start("Hi", agent="demo")
     chunks = aiter(handle)
     with monkeypatch.context() as away:
-        away.setattr(handle._link, "last", AsyncMock(side_effect=UnreachableError))
+        away.setattr(handle._link, "last_event", AsyncMock(side_effect=UnreachableError))
         await services.chunks(handle.run_id, 1, "b", end=True)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(chunks), 1)

@@ -42,9 +42,7 @@ async def test_who_has_given_up_waiting_for_a_chunk_may_ask_for_it_again(service
 
 @pytest.mark.parametrize("read", ["nothing", "chunks", "result", "all"])
 async def test_a_handle_that_nobody_has_any_more_leaves_nothing_behind(services, procession, read):
-    await procession._link.last(
-        "EVENTS", "procession.v1.event.none.none.none"
-    )  # its answers have a subscription
+    await procession._link.last_event("none", "none", "none")  # its answers have a subscription
     before = listening(procession)
     handle = await procession.start("Hi", agent="demo")
     assert listening(procession) != before

@@ -10,6 +10,8 @@ from procession_services.processors.core.pii.grammar import EMPTY, Shape, seq
 
 CONTEXT: Final = 60
 """How many characters before a match a rule may look at."""
+_NEAR: Final = 40
+"""How many characters before a match cues are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +182,9 @@ class Cues:
         self._find = re.compile(f"(?i)(?<![^\\W_])(?:{choices})(?![^\\W_])").finditer
         self._known = lru_cache(maxsize=256)(self._groups)
 
-    def near(self, text: str, at: int, width: int = 40) -> frozenset[str]:
-        """The groups with a word in the `width` characters before the position."""
-        return self._known(before(text, at, width))
+    def near(self, text: str, at: int) -> frozenset[str]:
+        """The groups with a word shortly before the position."""
+        return self._known(before(text, at, _NEAR))
 
     def _groups(self, context: str) -> frozenset[str]:
         return frozenset().union(*(self._owners[(m.lastindex or 1) - 1] for m in self._find(context)))
