@@ -10,7 +10,7 @@ from procession_services.processors.core.pii.grammar import EMPTY, Shape, seq
 
 CONTEXT: Final = 60
 """How many characters before a match a rule may look at."""
-_NEAR: Final = 40
+NEAR: Final = 40
 """How many characters before a match cues are looked for."""
 
 
@@ -182,9 +182,9 @@ class Cues:
         self._find = re.compile(f"(?i)(?<![^\\W_])(?:{choices})(?![^\\W_])").finditer
         self._known = lru_cache(maxsize=256)(self._groups)
 
-    def near(self, text: str, at: int) -> frozenset[str]:
-        """The groups with a word shortly before the position."""
-        return self._known(before(text, at, _NEAR))
+    def near(self, text: str, at: int, width: int = NEAR) -> frozenset[str]:
+        """The groups with a word in the `width` characters before the position."""
+        return self._known(before(text, at, width))
 
     def _groups(self, context: str) -> frozenset[str]:
         return frozenset().union(*(self._owners[(m.lastindex or 1) - 1] for m in self._find(context)))

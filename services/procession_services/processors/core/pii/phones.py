@@ -11,7 +11,15 @@ from typing import Final
 
 from phonenumbers import COUNTRY_CODE_TO_REGION_CODE, PhoneMetadata
 
-from procession_services.processors.core.pii.family import Check, Cues, Finder, Rule, ShapeFinder, before
+from procession_services.processors.core.pii.family import (
+    NEAR,
+    Check,
+    Cues,
+    Finder,
+    Rule,
+    ShapeFinder,
+    before,
+)
 from procession_services.processors.core.pii.grammar import (
     DASHES,
     SPACES,
@@ -102,7 +110,6 @@ _TRUNK = re.compile(r"\(?0[1-9][0-9]{1,4}\)?[ /-]{1,3}[0-9][0-9 /-]{4,}")
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}[-./ ](?:0[1-9]|1[0-2])[-./ ]|[0-3]?[0-9][-./ ][01]?[0-9][-./ ](?:19|20)[0-9]{2}"
 )
-_NEAR: Final = 40
 _UNMISTAKABLE = re.compile(r"\+|\([0-9]{2,5}\)")
 """What a phone number begins with, and hardly any other one."""
 _NUMBERS = re.compile(r".*[0-9]", re.DOTALL)
@@ -202,7 +209,7 @@ def _number(regions: tuple[str, ...], text: str, start: int, end: int) -> tuple[
 
 def _is_another(text: str, start: int) -> bool:
     """Whether a word for another number stands before it that has not got its number yet, as in `order 12 for`."""
-    numbers = _NUMBERS.match(near := before(text, start, _NEAR))
+    numbers = _NUMBERS.match(near := before(text, start, NEAR))
     return "other" in _CUES.near(text, start, len(near) - (numbers.end() if numbers else 0))
 
 
