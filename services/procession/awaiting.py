@@ -51,10 +51,10 @@ def awaited(value: Awaitable[_T]) -> Generator[Any, Any, _T]:
             try:
                 yield waits_for
             except BaseException as thrown:  # noqa: BLE001 - it is for that code
-                cancels.interrupted()
                 error = thrown
             else:
-                error = None
+                error = None  # also where a task that the code waits for has caught the cancellation
+            cancels.waited()
     except asyncio.CancelledError as cancelled:
         if cancels.own > 0:
             cancelled.args = cancelled.args or ("cancelled its own task",)
@@ -94,8 +94,8 @@ class _Cancellations:
         if self._timer is None and self._by_others > self._at_start:
             self._timer = asyncio.get_running_loop().call_later(_LEFT_SECONDS, self._cancel_again)
 
-    def interrupted(self) -> None:
-        """Something was raised where the code waits: others may have cancelled the task meanwhile, or we."""
+    def waited(self) -> None:
+        """The code goes on: others may have cancelled the task meanwhile, or we."""
         if self.cancelled_again:
             self._task.uncancel()
         self._by_others += self._task.cancelling() - self._when_it_waited

@@ -149,6 +149,28 @@ async def test_who_is_cancelled_goes_on_though_what_he_waits_for_catches_that(ca
     deaf.may_end.set()
 
 
+async def test_who_is_cancelled_goes_on_though_a_task_that_the_code_waits_for_has_caught_that(caplog):
+    deaf = Deaf()
+
+    async def tidies():
+        with contextlib.suppress(asyncio.CancelledError):
+            deaf.begun.set()
+            await asyncio.Event().wait()
+
+    async def waits():
+        await asyncio.create_task(tidies())
+        await deaf.stay()
+
+    waiting = asyncio.create_task(awaited(waits()))
+    await deaf.begun.wait()
+    waiting.cancel()
+    async with asyncio.timeout(SECONDS):
+        await asyncio.wait({waiting})
+    assert waiting.cancelled()
+    assert "code ignores its cancellation" in caplog.text
+    deaf.may_end.set()
+
+
 async def test_what_was_left_goes_on_to_its_end():
     deaf, ended = Deaf(), asyncio.Event()
 
