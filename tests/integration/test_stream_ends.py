@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from procession.stream import StreamChain
-from procession_services.bus import Bus
+from procession_services.bus.unconfirmed import Unconfirmed
 from procession_services.output_processors import feeding, sessions
 from procession_services.output_processors.opening import Opener
 from procession_services.output_processors.parts import PartsStore
@@ -367,7 +367,8 @@ async def test_in_a_cluster_what_came_of_a_stream_is_told_when_its_chunks_are_st
         calls.append("told")
         await tell_done(self, session, done)
 
-    monkeypatch.setattr(Bus, "clustered", clustered)
+    cluster = property(lambda _: clustered, lambda *_: None)
+    monkeypatch.setattr(Unconfirmed, "cluster", cluster, raising=False)
     monkeypatch.setattr(Outbox, "kept", noted)
     monkeypatch.setattr(SessionServer, "_tell_done", told)
     agent = {
