@@ -290,7 +290,6 @@ def command(state: RunState, sent: Sent) -> WorkCommand:
         ops=[_whole(planned.op, state) for planned in pending],
         chain_places=told_places(state.plan.chain_places),
         renewed=state.renewed == state.seq,
-        lent=next((at for at, planned in enumerate(pending) if planned.lent), None),
     )
 
 
