@@ -9,7 +9,7 @@ from procession_schemas.base import JsonObject, StrictModel
 LastMessages = Annotated[int, Field(ge=0, strict=True)] | Literal[False]
 Scope = Literal["thread", "resource"]
 Concurrency = Literal["queue", "reject", "interrupt"]
-CONTEXT_KEY: Final = "MastraMemory"
+MEMORY_KEY: Final = "MastraMemory"
 """Where the request context of a run has its thread, its resource and its memory options (R-RX-2)."""
 THREAD_KEY: Final = "mastra__threadId"
 RESOURCE_KEY: Final = "mastra__resourceId"

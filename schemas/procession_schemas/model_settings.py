@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator
@@ -56,6 +56,15 @@ def unknown_settings(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
     for name in limits if isinstance(limits, Mapping) else ():
         if name not in _LIMITS:
             yield ("timeout", name), f"unknown limit; known: {', '.join(_LIMITS)}"
+
+
+def misspelt(settings: Mapping[str, Any], *, but: Container[str] = ()) -> str:
+    """The first name that does not exist, with its place and what its author is told; empty where all do.
+
+    `but` are settings that somebody else has given.
+    """
+    unknown = ((place, told) for place, told in unknown_settings(settings) if place[0] not in but)
+    return next((f"model_settings.{'.'.join(place)}: {told}" for place, told in unknown), "")
 
 
 def retries_of(settings: Mapping[str, Any]) -> int | None:
@@ -141,6 +150,7 @@ __all__ = [
     "HEADER_VALUE",
     "SETTINGS",
     "ModelSettings",
+    "misspelt",
     "retries_of",
     "setting_of",
     "unknown_settings",

@@ -3,9 +3,8 @@
 import json
 from typing import Any, Final
 
-from pydantic_core import from_json
-
 from procession_schemas import subjects
+from procession_schemas.base import from_json
 
 LONGEST: Final = 128
 """Subjects take longer ones: earlier versions gave runs such names."""
@@ -28,7 +27,7 @@ def asked_id(body: bytes) -> str | None:
 def _read(body: bytes) -> Any:
     r"""A body as JSON, also where it is none for us: JavaScript and Python write half of a character as `\ud83d`."""
     try:
-        return from_json(body, cache_strings="keys")
+        return from_json(body)
     except ValueError:
         return json.loads(body, strict=False)
 

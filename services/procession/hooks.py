@@ -35,7 +35,7 @@ from procession.returns import (
     wrong,
 )
 from procession.steps import current_step, for_hooks
-from procession_schemas.model_settings import retries_of, unknown_settings
+from procession_schemas.model_settings import misspelt, retries_of
 from procession_schemas.validation import in_words, wrong_fields
 from procession_schemas.work import StepConfig
 
@@ -219,9 +219,10 @@ def _checked(link: Link, before: StepConfig, update: dict[str, Any]) -> StepConf
         retries_of(config.model_settings)
     except ValueError as error:
         raise _unfit(link, f"model_settings: {error}") from error
-    for place, told in unknown_settings(config.model_settings):
-        if place[0] not in before.model_settings:  # else the agent's: `procession check` tells
-            raise _unfit(link, f"model_settings.{'.'.join(place)}: {told}")
+    if told := misspelt(
+        config.model_settings, but=before.model_settings
+    ):  # of those, `procession check` tells
+        raise _unfit(link, told)
     return config
 
 

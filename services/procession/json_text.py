@@ -3,7 +3,6 @@
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -69,10 +68,10 @@ def unescaped(text: str) -> str:
     return _read(text)[0]
 
 
-def unescaped_places(text: str, places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Where in the text those places of `unescaped(text)` are."""
-    _, at, _ = _read(text)
-    return [(at[start], at[end]) for start, end in places]
+def unescaped_with_places(text: str) -> tuple[str, list[int]]:
+    """`unescaped`, and where in the text each of its characters, and its end, is written."""
+    seen, places, _ = _read(text)
+    return seen, places
 
 
 def _read(text: str) -> tuple[str, list[int], int]:

@@ -12,7 +12,7 @@ from procession import signals
 from procession.args import HookArgs, InputStepArgs, InputStepReturn
 from procession.processor import OptionsT, Processor
 from procession.signals import Signal
-from procession_schemas.memory import CONTEXT_KEY
+from procession_schemas.memory import MEMORY_KEY
 from procession_schemas.messages import Message
 
 __all__ = ["SentState", "StateSignal", "StateSignalArgs", "StateSignalProcessor", "sent_states"]
@@ -106,7 +106,7 @@ def state_args(args: InputStepArgs, state_id: str) -> StateSignalArgs:
     sent = sent_states(args.messages, state_id)
     starts = [i for i, each in enumerate(sent) if each.mode == "snapshot"]
     since = sent[starts[-1] + 1 :] if starts else []
-    memory = args.request_context.get(CONTEXT_KEY)
+    memory = args.request_context.get(MEMORY_KEY)
     memory = memory if isinstance(memory, dict) else {}
     return StateSignalArgs(
         abort=args.abort,

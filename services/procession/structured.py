@@ -8,10 +8,10 @@ import orjson
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
-from pydantic_core import from_json
 
 from procession.json_schema import UnusableSchemaError, dead_reference, misfits
 from procession.json_values import NotJsonError, given
+from procession_schemas.base import from_json
 from procession_schemas.chunks import Chunk
 
 _OPENING: Final = re.compile(r"\s*```[a-zA-Z]*\s*")
@@ -74,9 +74,9 @@ def partial(text: str) -> Any:
 def _begun(text: str) -> Any:
     """The value of an unfinished text; line ends in its strings may be as they are, as they may in a finished one."""
     try:
-        return from_json(text, allow_partial="trailing-strings", cache_strings="keys")
+        return from_json(text, allow_partial="trailing-strings")
     except ValueError:
-        return from_json(_STRING.sub(_escaped, text), allow_partial="trailing-strings", cache_strings="keys")
+        return from_json(_STRING.sub(_escaped, text), allow_partial="trailing-strings")
 
 
 def _escaped(string: re.Match[str]) -> str:
@@ -98,7 +98,7 @@ def parse_object(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
         The object and None, or None and what is wrong with it.
     """
     try:
-        value = from_json(_strip(text), allow_inf_nan=False, cache_strings="keys")
+        value = from_json(_strip(text), allow_inf_nan=False)
     except ValueError as error:
         value = _only_object(text)
         if value is _UNSET:
@@ -127,11 +127,7 @@ def _only_object(text: str) -> Any:
         return _UNSET
     try:
         value, end = _WORDY.raw_decode(text, start)
-        return (
-            _UNSET
-            if "{" in text[end:]
-            else from_json(json.dumps(value), allow_inf_nan=False, cache_strings="keys")
-        )
+        return _UNSET if "{" in text[end:] else from_json(json.dumps(value), allow_inf_nan=False)
     except (ValueError, RecursionError):
         return _UNSET
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 
-from procession_schemas.memory import CONTEXT_KEY, RESOURCE_KEY, THREAD_KEY
+from procession_schemas.memory import MEMORY_KEY, RESOURCE_KEY, THREAD_KEY
 
 Scope = Literal["run", "resource", "thread", "user", "organization", "session", "tenant"]
 """For whom usage is summed. The calls that processors make count for the tenant only."""
@@ -74,7 +74,7 @@ def scope_keys(request_context: Mapping[str, Any], run_id: str) -> dict[Scope, s
     The run's id stands for the reference's trace id. Thread and resource come from the reserved keys of the request
     context, else from its memory entry; user, organization and session are strings that the caller gave.
     """
-    memory = request_context.get(CONTEXT_KEY)
+    memory = request_context.get(MEMORY_KEY)
     memory = memory if isinstance(memory, Mapping) else {}
     thread = memory.get("thread")
     found: dict[Scope, Any] = {

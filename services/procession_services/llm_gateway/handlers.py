@@ -20,7 +20,7 @@ from procession.structured import ObjectStream
 from procession.usage import Scope, scope_keys
 from procession_schemas.agent import StructuredOutput
 from procession_schemas.chunks import Chunk
-from procession_schemas.memory import CONTEXT_KEY
+from procession_schemas.memory import MEMORY_KEY
 from procession_schemas.model_settings import retries_of
 from procession_schemas.run import ModelReport
 from procession_schemas.work import ModelOp, StepConfig, StepFacts
@@ -110,7 +110,7 @@ class ModelRunner:
         if structured and structured.json_prompt_injection:
             prompt = [_schema_entry(structured), *prompt]
         headers = dict(op.entry.headers) if op.entry else {}
-        if ctx.request_context.get(CONTEXT_KEY):
+        if ctx.request_context.get(MEMORY_KEY):
             scopes = scope_keys(ctx.request_context, ctx.run_id)
             named = {header: scopes[scope] for scope, header in _OF_MEMORY.items() if scope in scopes}
             headers = {**named, **headers}

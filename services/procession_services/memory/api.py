@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
-from pydantic_core import from_json
 
 from procession.json_values import NotJsonError, given
 from procession.messages import InvalidMessageError, normalise
-from procession_schemas.base import JsonObject, StrictModel
+from procession_schemas.base import JsonObject, StrictModel, from_json
 from procession_schemas.memory import LONGEST_PAGE, ThreadName
 from procession_schemas.messages import Message
 from procession_schemas.validation import RefusedError, short
@@ -177,7 +176,7 @@ def _told(error: RefusedError) -> Reply:
 def _parse(model: type[StrictModel], body: bytes) -> Any:
     try:
         request = model.model_validate_json(body)
-        given(from_json(body, cache_strings="keys"), "request")
+        given(from_json(body), "request")
     except ValidationError as error:
         raise RefusedError.because(error) from error
     except NotJsonError as error:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from procession.message_list import MessageList
 from procession_schemas.base import WireModel
-from procession_schemas.memory import CONTEXT_KEY, RESOURCE_KEY, THREAD_KEY, Retention
+from procession_schemas.memory import MEMORY_KEY, RESOURCE_KEY, THREAD_KEY, Retention
 from procession_services.memory.observers import Observers
 from procession_services.memory.ports import MessageStore
 from procession_services.memory.recall import Recall
@@ -133,7 +133,7 @@ def place(context: Mapping[str, Any], messages: MessageList | None = None) -> Pl
     Raises:
         pydantic.ValidationError: The entry of the runtime has another shape.
     """
-    given = _MemoryContext.model_validate(context.get(CONTEXT_KEY) or {})
+    given = _MemoryContext.model_validate(context.get(MEMORY_KEY) or {})
     listed = (messages.thread_id, messages.resource_id) if messages is not None else (None, None)
     thread = context.get(THREAD_KEY) or (given.thread and given.thread.id) or listed[0]
     resource = context.get(RESOURCE_KEY) or given.resource_id or listed[1]

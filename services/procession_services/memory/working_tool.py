@@ -9,7 +9,7 @@ import orjson
 from procession.tools import Tool, ToolContext
 from procession_schemas import subjects
 from procession_services.bus import RequestTimeoutError
-from procession_services.memory.core.templates import TOOL
+from procession_services.memory.core.templates import NOTE_TOOL
 from procession_services.memory.notes import NoteToolOptions
 from procession_services.memory.scope import place
 
@@ -52,7 +52,7 @@ class WorkingMemoryError(Exception):
 class UpdateWorkingMemory(Tool):
     """Changes the note of the run's thread or resource; the memory service does it."""
 
-    id: ClassVar[str] = TOOL
+    id: ClassVar[str] = NOTE_TOOL
     options_type = NoteToolOptions
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:

@@ -7,7 +7,7 @@ from pydantic_core import PydanticSerializationError
 
 from procession.services import ModelAnswer, ModelCallError, ModelRequest
 from procession_schemas.generate import GenerateReply, GenerateRequest
-from procession_schemas.model_settings import unknown_settings
+from procession_schemas.model_settings import misspelt
 from procession_schemas.validation import in_words, wrong_fields
 from procession_services.bus import Bus, oversized
 from procession_services.bus.alive import answer_within
@@ -54,9 +54,8 @@ class GatewayModels:
             raise ModelCallError(
                 f"the request to {request.model} cannot be written as JSON: {error}"
             ) from error
-        for place, told in unknown_settings(asked.model_settings):
-            wrong = f"model_settings.{'.'.join(place)}: {told}"
-            raise ModelCallError(f"the request to {request.model} is invalid: {wrong}")
+        if told := misspelt(asked.model_settings):
+            raise ModelCallError(f"the request to {request.model} is invalid: {told}")
         if not self._bus.fits(body):
             raise ModelCallError(
                 f"the request to {request.model} {oversized(len(body), self._bus.max_payload)}"

@@ -15,7 +15,7 @@ from procession.response import local_calls
 from procession.steps import current_step, for_hooks
 from procession_schemas import work
 from procession_schemas.chunks import Chunk
-from procession_schemas.memory import CONTEXT_KEY
+from procession_schemas.memory import MEMORY_KEY
 from procession_schemas.messages import StepResult
 from procession_services.processor_host.errors import Stopped
 from procession_services.processor_host.factories import called_in_time
@@ -46,7 +46,7 @@ async def open_run(op: work.OpenOp, job: Job) -> None:
     job.ctx.request_context = RequestContext(op.request_context)
     job.ctx.tracing_context = op.tracing_context
     if op.memory is not None:
-        job.ctx.request_context[CONTEXT_KEY] = op.memory
+        job.ctx.request_context[MEMORY_KEY] = op.memory
 
 
 def _add(job: Job, given: list[Any], field: Literal["context", "input"]) -> None:

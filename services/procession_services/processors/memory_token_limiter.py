@@ -12,7 +12,7 @@ from procession.args import InputArgs
 from procession.processor import Hook
 from procession.services import conversation_key
 from procession.usage import scope_keys
-from procession_schemas.memory import CONTEXT_KEY
+from procession_schemas.memory import MEMORY_KEY
 from procession_services.processors.token_limiter import TokenLimiter, TokenLimiterOptions
 
 __all__ = ["MemoryTokenLimiter", "MemoryTokenLimiterOptions"]
@@ -49,7 +49,7 @@ class MemoryTokenLimiter(TokenLimiter):
         before = messages.get.remembered.db()
         await super().process_input(args)
         left = {message["id"] for message in messages.get.remembered.db()}
-        memory = args.request_context.get(CONTEXT_KEY) or {}
+        memory = args.request_context.get(MEMORY_KEY) or {}
         named = scope_keys(args.request_context, args.run_id)
         thread = named.get("thread")
         gone = [m for m in before if m["id"] not in left and m.get("threadId", thread) == thread]

@@ -15,7 +15,7 @@ from procession.prompt import to_prompt
 from procession.services import ModelAnswer, ModelCallError, ModelRequest, object_of
 from procession.structured import ObjectStream, schema_problem
 from procession_schemas.chunks import Chunk
-from procession_schemas.memory import CONTEXT_KEY
+from procession_schemas.memory import MEMORY_KEY
 from procession_services.processors.core.own_state import own_by_options
 from procession_services.processors.core.structuring import current_answer, questions, system_prompt
 
@@ -113,7 +113,7 @@ class StructuredOutput(Processor[StructuredOutputOptions]):
     def _request(self, args: OutputStreamArgs, question: str) -> ModelRequest:
         options = self.options
         prompt = [{"role": "system", "content": options.instructions or system_prompt(options.schema_)}]
-        if options.use_agent and args.request_context.get(CONTEXT_KEY):
+        if options.use_agent and args.request_context.get(MEMORY_KEY):
             prompt += [entry for entry in to_prompt(args.message_list) if entry["role"] != "system"]
         return ModelRequest(
             model=options.model,

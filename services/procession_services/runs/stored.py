@@ -3,9 +3,7 @@
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from pydantic_core import from_json
-
-from procession_schemas.base import UnfitError
+from procession_schemas.base import UnfitError, from_json
 from procession_services.runs.state import Line, Plan, RunState
 
 __all__ = ["Remains", "UnreadableError", "read_state", "remains"]
@@ -51,7 +49,7 @@ def read_state(state: bytes, plan: bytes | None, life: int = 0) -> RunState:
 def remains(state: bytes) -> Remains:
     """What can still be read of such a run."""
     try:
-        data = from_json(state, cache_strings="keys")
+        data = from_json(state)
         line = data.get("line")
         return Remains(str(data.get("agent", "")), str(data.get("fingerprint", "")), line and Line.of(line))
     except (ValueError, AttributeError):  # not even an object of JSON

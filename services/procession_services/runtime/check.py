@@ -148,11 +148,10 @@ def models_of(agents: Iterable[Agent], api_base: str | None) -> list[ModelUse]:
     An agent's own `api_base` is for its `model` alone. `api_base` counts for agents that name none, and for all models
     that are called on behalf of processors and memory.
     """
-    uses = {
-        (name, (agent.api_base if path.partition(".")[0] == "model" else None) or api_base)
-        for agent in agents
-        for path, name in _models_in(agent)
-    }
+    uses = set[tuple[str, str | None]]()
+    for agent in agents:
+        uses.update((name, agent.api_base or api_base) for _, name in _own_models(agent))
+        uses.update((name, api_base) for _, name in _models_beside(agent))
     return [ModelUse(model=name, api_base=base) for name, base in sorted(uses, key=str)]
 
 
@@ -287,10 +286,20 @@ def _api_base(agent: Agent, base: str) -> Iterator[Problem]:
 
 
 def _models_in(agent: Agent) -> list[tuple[str, str]]:
-    """Where in an agent a model is named, for itself, a processor or notes of its memory, and its name."""
-    names = [("model", agent.model)] if isinstance(agent.model, str) else []
-    if isinstance(agent.model, list):
-        names = [(f"model.{index}.model", entry.model) for index, entry in enumerate(agent.model)]
+    """Where in an agent a model is named, and its name."""
+    return [*_own_models(agent), *_models_beside(agent)]
+
+
+def _own_models(agent: Agent) -> list[tuple[str, str]]:
+    """Those that answer."""
+    if isinstance(agent.model, str):
+        return [("model", agent.model)]
+    return [(f"model.{index}.model", entry.model) for index, entry in enumerate(agent.model or ())]
+
+
+def _models_beside(agent: Agent) -> list[tuple[str, str]]:
+    """Those of processors, of the structured answer, and of notes of its memory."""
+    names: list[tuple[str, str]] = []
     if agent.structured_output and agent.structured_output.model:
         names.append(("structuredOutput.model", agent.structured_output.model))
     for attribute, key, _ in _ARRAYS:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import field
 from pydantic import Field, TypeAdapter, ValidationError
 
-from procession_schemas.base import JsonObject, StrictModel, UnfitError, WireModel, WireStruct
+from procession_schemas.base import JsonObject, StrictModel, UnfitError, WireModel, WireStruct, from_json
 
 
 class Written(StrictModel):
@@ -152,3 +152,21 @@ def test_the_schema_is_that_of_a_model_with_these_fields():
         "title": "Id",
     }
     assert set(schema["properties"]) == {"id", "as", "someOptions"}
+
+
+class Sent(WireModel):
+    """Pydantic's, between services."""
+
+    say_it: str
+
+
+def said_by(model):
+    return lambda body: model.model_validate_json(body).say_it
+
+
+@pytest.mark.parametrize("read", [said_by(Sent), said_by(Written), lambda body: from_json(body)["sayIt"]])
+def test_texts_that_are_read_are_not_kept(read):
+    """From pydantic's cache, it would be the same object each time."""
+    first, second = read('{"sayIt":"a short text"}'), read('{"sayIt":"a short text"}')
+    assert first == second
+    assert first is not second

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from procession.messages import refresh_flat
 from procession_schemas.messages import Message, Part
-from procession_services.memory.core.templates import TOOL
+from procession_services.memory.core.templates import NOTE_TOOL
 
 _OPEN, _CLOSE = "<working_memory>", "</working_memory>"
 
@@ -54,7 +54,7 @@ def _clean_part(part: Part) -> Part | None:
 
 def _keeps_call(invocation: Any) -> bool:
     """Whether it is neither half-streamed nor bookkeeping: the effect of that tool is the working memory itself."""
-    return not (invocation.get("state") == "partial-call" or invocation.get("toolName") == TOOL)
+    return not (invocation.get("state") == "partial-call" or invocation.get("toolName") == NOTE_TOOL)
 
 
 def without_blocks(text: str) -> str:

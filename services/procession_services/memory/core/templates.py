@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-__all__ = ["DEFAULT", "TOOL", "Template", "compact", "empty_object", "instructions", "template_of"]
+__all__ = ["DEFAULT", "NOTE_TOOL", "Template", "compact", "empty_object", "instructions", "template_of"]
 
 _BULLETS: Final = (
     "First Name", "Last Name", "Location", "Occupation", "Interests", "Goals", "Events", "Facts", "Projects",
 )  # fmt: skip
-TOOL: Final = "updateWorkingMemory"
-"""The tool with which a model changes its notes."""
+NOTE_TOOL: Final = "updateWorkingMemory"
 _DATA: Final = "working_memory_data"
 _TAG: Final = re.compile(rf"<(?=[\s/]{{0,9}}{_DATA}\b)", re.IGNORECASE)
 
@@ -133,7 +132,7 @@ def _whole(template: Template, note: str | None, *, merges: bool) -> str:
     change = "Fields that you leave out stay." if merges else "It replaces what was there."
     told = [
         "WORKING_MEMORY",
-        f"Store what is worth knowing in later turns by calling {TOOL}. What you do not store is forgotten.",
+        f"Store what is worth knowing in later turns by calling {NOTE_TOOL}. What you do not store is forgotten.",
         "",
         "How to use it:",
         "1. Store what may be of use later in this or another conversation.",
@@ -143,7 +142,7 @@ def _whole(template: Template, note: str | None, *, merges: bool) -> str:
     ]
     if template.format == "markdown":
         told += [
-            f"5. {TOOL} takes one field, `memory`, and it is always a string.",
+            f"5. {NOTE_TOOL} takes one field, `memory`, and it is always a string.",
             "",
             f"<working_memory_template>\n{template.text}\n</working_memory_template>",
         ]
@@ -158,7 +157,7 @@ def _whole(template: Template, note: str | None, *, merges: bool) -> str:
         "- When unsure whether something matters, store it.",
         "- Keep sections that are still empty.",
         f"- Send the entire content with every call, in the same formatting. {change}",
-        f"- Call {TOOL} in every reply to a message that tells you something of this kind.",
+        f"- Call {NOTE_TOOL} in every reply to a message that tells you something of this kind.",
     ]
     return "\n".join(told)
 
@@ -166,7 +165,7 @@ def _whole(template: Template, note: str | None, *, merges: bool) -> str:
 def _vnext(template: Template, note: str | None) -> str:
     told = [
         "WORKING_MEMORY",
-        f"Store what is worth knowing later by calling {TOOL}. It lasts over many conversations.",
+        f"Store what is worth knowing later by calling {NOTE_TOOL}. It lasts over many conversations.",
         "",
         "How to use it:",
         "1. Store what may be of use later, as soon as it is told or changes, unasked.",

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
 
 from procession.addresses import WEB_SCHEMES, is_address
 from procession.json_values import NotJsonError, given
@@ -22,6 +21,7 @@ from procession_schemas.agent import (
     ToolRef,
     plain_choice,
 )
+from procession_schemas.base import from_json
 from procession_schemas.memory import RESOURCE_KEY, THREAD_KEY, MemoryOptions, ThreadName
 from procession_schemas.model_settings import retries_of
 from procession_schemas.run import RunRequest
@@ -56,7 +56,7 @@ def parse_request(body: bytes, limit: int, remedy: str = "") -> RunRequest:
         raise RefusedError("REQUEST_TOO_LARGE", f"{told}: {remedy}")
     try:
         request = RunRequest.model_validate_json(body)
-        given(from_json(body, cache_strings="keys"), "request")
+        given(from_json(body), "request")
     except ValidationError as error:
         raise RefusedError.because(error, body=_parsed(body)) from error
     except NotJsonError as error:
@@ -66,7 +66,7 @@ def parse_request(body: bytes, limit: int, remedy: str = "") -> RunRequest:
 
 def _parsed(body: bytes) -> Any:
     try:
-        return from_json(body, cache_strings="keys")
+        return from_json(body)
     except ValueError:
         return None
 

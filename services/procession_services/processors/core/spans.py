@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from procession.json_text import unescaped, unescaped_places
+from procession.json_text import unescaped_with_places
 from procession.messages import clone, refresh_flat
 from procession_schemas.messages import Message
 
@@ -47,7 +47,8 @@ def occurrences(text: str, value: str, pattern: Callable[[str], str]) -> list[tu
 
     if (places := found(text)) or "\\" not in text:
         return places
-    return unescaped_places(text, found(unescaped(text)))
+    meant, at = unescaped_with_places(text)
+    return [(at[start], at[end]) for start, end in found(meant)]
 
 
 def _matched(pattern: str, text: str) -> list[tuple[int, int]]:

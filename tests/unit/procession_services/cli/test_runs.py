@@ -11,6 +11,7 @@ from procession.client import NotAcceptedError
 from procession_schemas.run import RunResult
 from procession_services.cli import runs
 from procession_services.cli.runs import _follow
+from tests.support.waiting import until
 
 
 class Run:
@@ -73,7 +74,9 @@ async def test_a_cancel_that_nobody_takes_is_told(capsys, unheard):
     assert unheard == []
 
 
-async def test_it_says_once_that_nothing_comes_of_a_run(capsys, monkeypatch):
+async def test_it_says_once_that_nothing_comes_of_a_run(monkeypatch):
+    told = list[str]()
+    monkeypatch.setattr(runs, "say", told.append)
     monkeypatch.setattr(runs, "_ACCEPTED_SECONDS", 0.0)
     monkeypatch.setattr(runs, "_SILENCE_SECONDS", 0.01)
 
@@ -84,14 +87,12 @@ async def test_it_says_once_that_nothing_comes_of_a_run(capsys, monkeypatch):
         async def __aiter__(self):
             self.position += 1
             yield {"type": "text-delta", "payload": {"text": "Hello"}}
-            said = ""
-            while "nothing has come" not in said:
-                await asyncio.sleep(0.01)
-                said += capsys.readouterr().err
-            assert said == (
-                "nothing has come of run r for 0.01 seconds: the model or a tool may take long, or a service is down; "
-                "`procession check --deploy` tells which services answer\n"
-            )
+            await until(lambda: told)
 
     assert await followed(Silent()) == 0
-    assert "nothing has come" not in capsys.readouterr().err
+    silence, summary = told
+    assert silence == (
+        "nothing has come of run r for 0.01 seconds: the model or a tool may take long, or a service is down; "
+        "`procession check --deploy` tells which services answer"
+    )
+    assert "finished" in summary
