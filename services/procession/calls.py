@@ -2,11 +2,10 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeVar, cast
+from typing import Any, Literal, NoReturn, TypeVar
 
 from procession import signals
 from procession.args import AbortSignal, Violation, Writer
@@ -14,7 +13,7 @@ from procession.authors import found_in, is_ours, place
 from procession.awaiting import awaited
 from procession.context import RunContext
 from procession.errors import ProcessionError, ProcessorError, TripWire
-from procession.json_values import error_text, given, is_true, leaf_fault, plain, text
+from procession.json_values import error_text, is_true, leaf_fault, plain, text
 from procession.processor import METHODS, Hook, Processor
 from procession.services import (
     NO_ENVIRONMENT,
@@ -26,7 +25,6 @@ from procession.services import (
 )
 from procession.signals import Signal
 from procession.usage import SCOPES, Scope, UsageSum
-from procession_schemas.chunks import CORE_TYPES, Chunk
 from procession_schemas.messages import Message
 from procession_schemas.run import HookReport
 
@@ -342,78 +340,4 @@ def abort(
     raise TripWire(told, retry=again, metadata=given.get("metadata") if metadata is None else metadata)
 
 
-def check_custom(chunk: Mapping[str, Any]) -> Chunk:
-    """Returns a copy of a chunk that a writer may send.
-
-    Raises:
-        ValueError: Its type is missing or belongs to the runtime (R-WR-2).
-        TypeError: It is no dict.
-    """
-    if not isinstance(chunk, Mapping):
-        allowed = 'a chunk, such as `{"type": "data-progress", "data": ...}`'
-        raise TypeError(
-            f"a writer's `custom` was given a value of type {type(chunk).__name__}; give {allowed}"
-        )
-    kind = chunk.get("type")
-    if not isinstance(kind, str) or not kind:
-        raise ValueError("a custom chunk needs a `type` such as `data-progress`")
-    if kind in CORE_TYPES:
-        raise ValueError(f"chunk type {kind!r} belongs to the runtime; custom types start with `data-`")
-    return cast("Chunk", dict(chunk))
-
-
-class TurnWriter(Writer):
-    """A writer whose chunks go by `send`, one after another, as they were given; as a context, until that ends.
-
-    `beside` is called before one goes that another task writes than the context's.
-    """
-
-    __slots__ = ("_beside", "_closed", "_send", "_task", "_turn")
-
-    def __init__(
-        self,
-        send: Callable[[Chunk], Awaitable[None]],
-        *,
-        beside: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self._send, self._turn, self._beside = send, asyncio.Lock(), beside
-        self._task: asyncio.Task[Any] | None = None
-        self._closed = False
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.current_task()
-        return self
-
-    async def __aexit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closed = True
-        if self._turn.locked() and not isinstance(error, asyncio.CancelledError):
-            # What is being sent has its place before all that follows, as an objection.
-            async with self._turn:
-                pass
-
-    async def custom(self, chunk: Mapping[str, Any]) -> None:
-        """Sends a `data-*` chunk at once; ValueError for any other chunk, or after the hook; NotJsonError."""
-        checked = check_custom(chunk)
-        given(checked, "chunk")
-        async with self._turn:
-            if self._closed:
-                raise ValueError("the hook, or its stream, has ended; its writer is closed")
-            if self._beside is not None and asyncio.current_task() is not self._task:
-                await self._beside()
-            await self._send(checked)
-
-
-class NullWriter(Writer):
-    """A writer that goes nowhere, for hooks run without a client."""
-
-    async def custom(self, chunk: Mapping[str, Any]) -> None:
-        """Checks the chunk and forgets it."""
-        given(check_custom(chunk), "chunk")
-
-
-__all__ = [
-    "Calls", "Clock", "HookTimeoutError", "Link", "NullWriter", "TurnWriter", "abort", "check_custom", "failure",
-    "of_another", "within",
-]  # fmt: skip
+__all__ = ["Calls", "Clock", "HookTimeoutError", "Link", "abort", "failure", "of_another", "within"]

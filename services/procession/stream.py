@@ -13,13 +13,14 @@ import orjson
 from procession.args import OutputStreamArgs
 from procession.authors import is_ours
 from procession.awaiting import awaited
-from procession.calls import Calls, Clock, Link, TurnWriter, abort, failure, of_another, within
+from procession.calls import Calls, Clock, Link, abort, failure, of_another, within
 from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
 from procession.json_values import UNTOUCHED, NotJsonError, given
 from procession.processor import Hook
 from procession.response import ResponseCollector
 from procession.returns import INVALID_RETURN, chunk_fault, is_chunk, wrong
+from procession.writers import TurnWriter
 from procession_schemas.chunks import CORE_TYPES, HIDDEN_TYPES, RUNTIME_TYPES, Chunk
 
 UNDELIVERED = HIDDEN_TYPES | {"finish"}

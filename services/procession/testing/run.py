@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from procession.args import RequestContext, Violation, Writer
-from procession.calls import Calls, Link, TurnWriter
+from procession.calls import Calls, Link
 from procession.context import RunContext, add_usage
 from procession.errors import ProcessorError, TripWire
 from procession.json_values import UNTOUCHED
@@ -19,6 +19,7 @@ from procession.services import Environment
 from procession.steps import current_step
 from procession.stream import StreamChain
 from procession.system_messages import feedback
+from procession.writers import TurnWriter
 from procession_schemas.chunks import Chunk
 from procession_schemas.messages import StepResult
 from procession_schemas.work import StepConfig

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from procession.args import AbortSignal
-from procession.calls import Calls, TurnWriter
+from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
 from procession.registry import Registry
+from procession.writers import TurnWriter
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_schemas.run_ids import answer_id

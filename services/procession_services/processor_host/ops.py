@@ -6,13 +6,14 @@ from typing import Any, Final, Literal
 
 from procession import hooks
 from procession.args import APIError, RequestContext, Writer
-from procession.calls import Link, TurnWriter
+from procession.calls import Link
 from procession.context import UNKNOWN_USAGE, counted
 from procession.errors import BrokenComponentError, InvalidOptionsError, TripWire, UnknownComponentError
 from procession.messages import InvalidMessageError
 from procession.processor import Hook
 from procession.response import local_calls
 from procession.steps import current_step, for_hooks
+from procession.writers import TurnWriter
 from procession_schemas import work
 from procession_schemas.chunks import Chunk
 from procession_schemas.memory import MEMORY_KEY

@@ -9,9 +9,9 @@ import orjson
 from pydantic_core import to_jsonable_python
 
 from procession.awaiting import awaited
-from procession.calls import check_custom
 from procession.json_values import given
 from procession.tools import Tool, ToolContext
+from procession.writers import check_custom
 from procession_schemas.chunks import Chunk
 from procession_services.runtime import telemetry
 from procession_services.tools.execution import Execution

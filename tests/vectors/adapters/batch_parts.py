@@ -3,7 +3,8 @@
 from typing import Any
 
 from procession.args import OutputStreamArgs, RequestContext
-from procession.calls import NullWriter, abort
+from procession.calls import abort
+from procession.writers import NullWriter
 from procession_services.processors.batch_parts import BatchParts
 from tests.vectors.adapters.common import Bench, at_once, from_chunk, text_in, to_chunk
 

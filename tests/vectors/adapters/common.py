@@ -14,13 +14,14 @@ from procession.args import (
     RequestContext,
     Violation,
 )
-from procession.calls import Calls, Link, NullWriter, abort
+from procession.calls import Calls, Link, abort
 from procession.context import RunContext
 from procession.errors import TripWire
 from procession.message_list import MessageList
 from procession.processor import Hook, Processor
 from procession.stream import StreamChain
 from procession.testing import ScriptedModels, environment
+from procession.writers import NullWriter
 from procession_schemas.chunks import Chunk
 
 NOW = "2026-01-01T00:00:00.000Z"

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from procession.args import InputArgs, OutputResult, OutputResultArgs, OutputStreamArgs, RequestContext
-from procession.calls import Calls, Link, NullWriter, abort
+from procession.calls import Calls, Link, abort
 from procession.context import RunContext
 from procession.errors import InvalidOptionsError, TripWire
 from procession.message_list import MessageList
@@ -17,6 +17,7 @@ from procession.processor import Hook, Processor
 from procession.services import ModelCallError, ModelRequest
 from procession.structured import parse_object
 from procession.testing import ScriptedModels, environment
+from procession.writers import NullWriter
 from tests.vectors.adapters.common import (
     NOW,
     from_chunk,

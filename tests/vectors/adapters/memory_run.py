@@ -5,12 +5,13 @@ from typing import Any
 
 from procession import hooks
 from procession.args import RequestContext
-from procession.calls import Calls, Link, NullWriter
+from procession.calls import Calls, Link
 from procession.context import RunContext
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
 from procession.processor import Processor
 from procession.testing import DictStore, environment
+from procession.writers import NullWriter
 from procession_services.memory.recall import Recall
 from tests.vectors.adapters.memory_stage import TENANT, DictMessages, on_stage
 

@@ -7,13 +7,14 @@ from redis.asyncio import Redis
 
 from procession import hooks
 from procession.args import RequestContext
-from procession.calls import Calls, Link, NullWriter
+from procession.calls import Calls, Link
 from procession.context import RunContext
 from procession.errors import InvalidOptionsError, ProcessorError
 from procession.message_list import MessageList
 from procession.messages import texts_of
 from procession.processor import Hook
 from procession.testing import environment
+from procession.writers import NullWriter
 from procession_schemas.run_ids import answer_id
 from procession_services.memory.core.times import to_iso
 from procession_services.memory.history import MessageHistory

@@ -9,7 +9,7 @@ import pytest
 
 from procession import hooks
 from procession.args import RequestContext
-from procession.calls import Calls, Link, NullWriter
+from procession.calls import Calls, Link
 from procession.context import RunContext
 from procession.errors import InvalidOptionsError, TripWire
 from procession.message_list import MessageList
@@ -17,6 +17,7 @@ from procession.messages import texts_of
 from procession.processor import Hook
 from procession.services import ModelAnswer, ModelCallError, ModelRequest
 from procession.testing import ScriptedModels, environment
+from procession.writers import NullWriter
 from procession_schemas.memory import ObservationalConfig
 from procession_services.memory.core.observed import Observed
 from procession_services.memory.core.observing import observer_prompt, system_text

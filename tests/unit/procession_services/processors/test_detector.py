@@ -5,11 +5,12 @@ import json
 import pytest
 
 from procession.args import OutputStreamArgs, RequestContext
-from procession.calls import Link, NullWriter, abort
+from procession.calls import Link, abort
 from procession.errors import InvalidOptionsError, TripWire
 from procession.messages import new_message
 from procession.processor import Hook
 from procession.services import ModelAnswer, ModelCallError
+from procession.writers import NullWriter
 from procession_services.processors.moderation import Moderation
 from tests.support.detectors import ScriptedKit
 
