@@ -1,5 +1,6 @@
 """The kinds of wire model: tolerant between services, strict towards people, and quick where every run passes."""
 
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any, ClassVar, Final, Literal, Self, dataclass_transform
 
@@ -11,6 +12,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     create_model,
 )
@@ -118,13 +120,12 @@ class WireStruct(msgspec.Struct, metaclass=_ByName, rename="camel", omit_default
 
     def shown(self) -> JsonObject:
         """Returns what people see of it: camelCase keys, with what has its default, without what is None."""
-        values = zip(self.__struct_encode_fields__, msgspec.structs.astuple(self), strict=True)
-        told = {
-            key: v if type(v) in _PLAIN else msgspec.to_builtins(v, enc_hook=_dict_of_pydantic)
-            for key, v in values
-            if v is not None
-        }
-        return _tag(type(self)) | told
+        values = msgspec.structs.astuple(self)
+        told = _tag(type(self)) | dict(zip(self.__struct_encode_fields__, values, strict=True))
+        if _PLAIN.issuperset(map(type, values)):
+            return told
+        told_of = partial(msgspec.to_builtins, enc_hook=_dict_of_pydantic)
+        return {key: told_of(value) for key, value in told.items() if value is not None}
 
     def but(self, **changed: Any) -> Self:
         """Returns a copy with other values; the rest is shared."""
@@ -144,18 +145,21 @@ class WireStruct(msgspec.Struct, metaclass=_ByName, rename="camel", omit_default
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def check(value: Any, read: ValidatorFunctionWrapHandler) -> WireStruct:
+        def check(value: Any, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> WireStruct:
             if isinstance(value, cls):
                 if cls.FORM is not StrictModel:
                     return value
                 value = msgspec.structs.asdict(value)  # a person may have made it, of anything
+            elif info.mode == "json" and cls.FORM is WireModel:
+                with suppress(UnfitError):  # pydantic may make it fit, or says better why not
+                    return cls.of(value)
             return cls._of_form(read(value))
 
         check.__name__ = cls.__name__  # which errors in unions name
         told = core_schema.plain_serializer_function_ser_schema(
             cls._as_given if cls.FORM is StrictModel else cls.shown
         )
-        return core_schema.no_info_wrap_validator_function(check, handler(cls.form()), serialization=told)
+        return core_schema.with_info_wrap_validator_function(check, handler(cls.form()), serialization=told)
 
 
 @cache
@@ -163,6 +167,7 @@ def _decoder(cls: type[Any]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(cls, dec_hook=_of_pydantic)
 
 
+@cache
 def _tag(cls: type[WireStruct]) -> JsonObject:
     config = cls.__struct_config__
     return {} if config.tag_field is None else {config.tag_field: config.tag}

@@ -2,8 +2,8 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -75,7 +75,10 @@ class Calls:
         """Adds what hooks did elsewhere for this command."""
         for report in reports:
             key = (report.processor, report.hook)
-            self.reports.setdefault(key, HookReport(processor=report.processor, hook=report.hook)).add(report)
+            if (before := self.reports.get(key)) is not None:
+                before.add(report)
+            else:
+                self.reports[key] = report.but()
 
     def services(
         self, ctx: RunContext, link: Link, hook: Hook, writer: Writer | None = None
@@ -140,14 +143,9 @@ class Calls:
         of, where = f" of run {run}" if run else "", f" at {at}" if at else ""
         self.environment.log(f"{link.id}: {hook.value}{of} raised {type(error).__name__}{where}")
 
-    @contextmanager
-    def taking(self, ctx: RunContext, link: Link, hook: Hook) -> Iterator[None]:
+    def taking(self, ctx: RunContext, link: Link, hook: Hook) -> "_Taking":
         """While what a hook returned is taken over: counts and logs it where that cannot be done."""
-        try:
-            yield
-        except ProcessorError as error:
-            self.refused(link, hook, error.code, ctx.run_id)
-            raise
+        return _Taking(self, ctx, link, hook)
 
     def refused(self, link: Link, hook: Hook, code: str, run: str) -> None:
         """Counts a return that cannot be taken over, and logs it: the code of its error, not its text."""
@@ -185,6 +183,22 @@ class Calls:
                 raise
             self.raised(link, hook, error)
         await self.violation(violation, hook, retry)
+
+
+class _Taking:
+    """See `Calls.taking`; a class, since two are made for each call of a hook."""
+
+    __slots__ = ("_about", "_calls")
+
+    def __init__(self, calls: Calls, *about: Any) -> None:
+        self._calls, self._about = calls, about
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, ProcessorError):
+            ctx, link, hook = self._about
+            self._calls.refused(link, hook, error.code, ctx.run_id)
 
 
 class LinkServices:

@@ -127,8 +127,8 @@ class MessageList:
             message = like if same else self._read(like, index, f"messages.{i}")
             read.append(message)
             kept.add(message["id"])
-        gone = {message["id"] for message in stage} - kept
-        self.remove_by_ids(gone)
+        if gone := {message["id"] for message in stage} - kept:
+            self.remove_by_ids(gone)
         for message in read:
             stored = index.get(message["id"])
             if message["role"] == "system":

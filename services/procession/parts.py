@@ -75,9 +75,10 @@ def _copied(value: Any, left: int, levels: int) -> Any:
         return value
     if not left:
         raise ValueError(f"nests deeper than {levels} levels")
+    left -= 1
     if isinstance(value, dict):
-        return {key: _copied(item, left - 1, levels) for key, item in value.items()}
-    return [_copied(item, left - 1, levels) for item in value]
+        return {k: v if type(v) is str else _copied(v, left, levels) for k, v in value.items()}
+    return [_copied(item, left, levels) for item in value]
 
 
 def tool_part(invocation: Mapping[str, Any], **extra: Any) -> Part:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
 
+import msgspec
+
 from procession.errors import ProcessionError
 from procession.signals import Signal
 from procession.structured import parse_object
@@ -200,8 +202,7 @@ class _Nothing:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(msgspec.Struct, frozen=True):
     """What one process offers to all hooks and tools that run in it; `now` gives seconds since the epoch."""
 
     models: Models
@@ -209,7 +210,7 @@ class Environment:
     now: Callable[[], float]
     log: Callable[[str], None] = lambda _text: None
     secret: Callable[[str], bytes | None] = lambda _name: None
-    usage: UsageBooks = field(default_factory=_Nothing)
+    usage: UsageBooks = msgspec.field(default_factory=_Nothing)
     watch: Callable[[str, str, Any], AbstractContextManager[Any]] | None = None
     """Entered around each call of a hook outside the stream; gets processor, hook, and its running tally."""
 

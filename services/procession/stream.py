@@ -22,12 +22,15 @@ from procession.response import ResponseCollector
 from procession.returns import INVALID_RETURN, chunk_fault, is_chunk, wrong
 from procession.writers import TurnWriter
 from procession_schemas.chunks import CORE_TYPES, HIDDEN_TYPES, RUNTIME_TYPES, Chunk
+from procession_schemas.run import HookReport
 
 UNDELIVERED = HIDDEN_TYPES | {"finish"}
 """Chunks of an answer that are not the client's."""
 _FREQUENT = CORE_TYPES - {"tool-call", "tool-result"}
 """Chunks in which a NaN becomes null, and an enum its value: to look for one in each delta takes long."""
 _HOOK = Hook.OUTPUT_STREAM
+_Place = tuple[int, Link, Callable[[OutputStreamArgs], Any], OutputStreamArgs, list[Chunk], HookReport]
+"""A link: its number, itself, its hook, the arguments of that, what it has received in this run, and its report."""
 
 
 class StreamChain:
@@ -56,7 +59,6 @@ class StreamChain:
         self._wake: dict[int, int] = {}
         self._collector = collector
         self._reports = [calls.report(link, _HOOK) for link in links]
-        self._data = [link.processor.process_data_parts for link in links]
         this = ref(self)
         beside = partial(_written_beside, this)
         self._writers = [TurnWriter(partial(_send_past, this, k), beside=beside) for k in range(len(links))]
@@ -80,7 +82,10 @@ class StreamChain:
             for k, link in enumerate(links)
         ]
         self._waiting: set[int] = set()
-        self._hooks = [link.processor.process_output_stream for link in links]
+        hooks = [link.processor.process_output_stream for link in links]
+        self._places: list[_Place] = list(
+            zip(range(len(links)), links, hooks, self._args, self.parts, self._reports, strict=True)
+        )
         self._holders = [k for k, link in enumerate(links) if link.processor.holds_back()]
         for link in links:
             link.processor.processor_index = link.index
@@ -115,20 +120,20 @@ class StreamChain:
 
         Without a chunk it is what link `start` holds back.
         """
-        clock = self._calls.clock
-        for k in range(start, len(self.links)):
+        clock, waiting, kind = self._calls.clock, self._waiting, chunk["type"] if chunk else ""
+        for k, link, hook, own, received, report in self._places_from(start, kind):
+            waits = k in waiting
             # A hook that waits keeps the chunk that it has in hand: another one may be written beside it meanwhile.
-            args = copy(self._args[k]) if k in self._waiting else self._args[k]
-            if chunk is not None and not self._offer(chunk, k, args):
-                continue
-            link, report = self.links[k], self._reports[k]
-            kind = chunk["type"] if chunk else None
+            args = copy(own) if waits else own
+            if chunk:
+                received.append(chunk)
+                args.part = chunk
             report.calls += 1
             started = clock()
             try:
-                out: Any = (self._hooks[k] if chunk else link.processor.flush_stream)(args)
-                if type(out) is CoroutineType or inspect.isawaitable(out):
-                    self._waiting.add(k)
+                out: Any = (hook if chunk else link.processor.flush_stream)(args)
+                if type(out) is CoroutineType or (out is not chunk and inspect.isawaitable(out)):
+                    waiting.add(k)
                     out = await (out if link.timeout is None else within(awaited(out), link.timeout))
             except TripWire as tripwire:
                 await self._calls.violated(link, _HOOK, tripwire)
@@ -140,8 +145,8 @@ class StreamChain:
                 await self.by_chance()
                 out = chunk
             finally:
-                if args is self._args[k]:
-                    self._waiting.discard(k)
+                if not waits:
+                    waiting.discard(k)
                 report.micros += (clock() - started) / 1000
             if out is not chunk or chunk is None or chunk.get("type") != kind:
                 for made in self._made(k, chunk, kind, out):
@@ -150,18 +155,16 @@ class StreamChain:
         assert chunk is not None  # what a link held back is on its way by now
         self._pass(chunk)
 
+    def _places_from(self, start: int, kind: str) -> list[_Place]:
+        """The places from a link on, without those that do not want chunks of that type."""
+        if kind.startswith("data-"):
+            return [place for place in self._places[start:] if place[1].processor.process_data_parts]
+        return self._places[start:]
+
     async def by_chance(self) -> None:
         """Tells who wants to know that the same chunks might not lead to what comes next again."""
         if self.on_chance is not None:
             await self.on_chance()
-
-    def _offer(self, chunk: Chunk, k: int, args: OutputStreamArgs) -> bool:
-        """Puts a chunk before a link, unless that does not want such."""
-        if not self._data[k] and chunk["type"].startswith("data-"):
-            return False
-        self.parts[k].append(chunk)
-        args.part = chunk
-        return True
 
     def _pass(self, chunk: Chunk) -> None:
         """Hands on what has come through."""
@@ -259,7 +262,7 @@ class StreamChain:
 
         These are the last one that gets such chunks and was given none that does not fit, and all behind it.
         """
-        gets = [k for k in range(len(self.links)) if self._data[k] or not kind.startswith("data-")]
+        gets = [place[0] for place in self._places_from(0, kind)]
         first = max((k for k in gets if all(map(fits, self.parts[k]))), default=0)
         return [link.id for link in self.links[first:]]
 

@@ -1,6 +1,7 @@
 """What `message_list.get` and `message_list.clear` offer (R-ML-2..4)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from procession.prompt import conversation_entries
@@ -28,14 +29,35 @@ class View:
 
 
 class Views:
-    """The views: `all`, `remembered` (source memory), `input`, `response`, `context`."""
+    """Messages by where they come from."""
 
     def __init__(self, read: Callable[[Source | None], list[Message]]) -> None:
-        self.all = View(lambda: read(None))
-        self.remembered = View(lambda: read("memory"))
-        self.input = View(lambda: read("input"))
-        self.response = View(lambda: read("response"))
-        self.context = View(lambda: read("context"))
+        self._read = read
+
+    @property
+    def all(self) -> View:
+        """All messages."""
+        return View(partial(self._read, None))
+
+    @property
+    def remembered(self) -> View:
+        """Those of source `memory`."""
+        return View(partial(self._read, "memory"))
+
+    @property
+    def input(self) -> View:
+        """Those of source `input`."""
+        return View(partial(self._read, "input"))
+
+    @property
+    def response(self) -> View:
+        """Those of source `response`."""
+        return View(partial(self._read, "response"))
+
+    @property
+    def context(self) -> View:
+        """Those of source `context`."""
+        return View(partial(self._read, "context"))
 
 
 class Clearing:

@@ -1,10 +1,10 @@
 """Who has a command that NATS gives out once more."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from procession_schemas import subjects
 from procession_schemas.work import WorkCommand

@@ -295,6 +295,12 @@ class NatsClient(Client):
     async def _send_publish(
         self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
     ) -> None:
+        if not headers and subject and self._line is not None:
+            self.stats["out_msgs"] += 1
+            self.stats["out_bytes"] += payload_size
+            await self._send_command(pub_cmd(subject, reply, payload))
+            self._send_soon()
+            return
         # nats-py looks at the body alone, and the server closes the connection for good.
         if headers and payload_size > self.room(headers):
             raise errors.MaxPayloadError

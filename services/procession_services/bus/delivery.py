@@ -3,8 +3,9 @@
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 AGAIN: Final = "Procession-Again"
 """A header of a message whose work somebody may have begun already, who had it without a message."""
@@ -75,8 +76,7 @@ class Hold:
             await decided.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """One delivery of a message.
 
     Attributes:
@@ -91,7 +91,7 @@ class Delivery:
     message_id: str | None
     stored_at: str
     traceparent: str | None
-    hold: Hold = field(default_factory=Hold)
+    hold: Hold = msgspec.field(default_factory=Hold)
     again: bool = False
     lease: float = 0.0
 

@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from procession_services.bus.connection import Bus
 from procession_services.bus.delivery import Delivery, Hold
@@ -33,8 +34,7 @@ class InHand(Protocol):
         """Tells that it is worked on."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandedOver(msgspec.Struct, frozen=True):
     """Work that a replica hands over whose own message stands for it: it is told only if the work is not done."""
 
     data: bytes
@@ -45,8 +45,7 @@ class HandedOver:
         """Tells nobody: that replica asks (`processor_host/far.py`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class InWork:
+class InWork(msgspec.Struct, frozen=True):
     """A message, its delivery as its handler knows it, and the handler."""
 
     message: InHand

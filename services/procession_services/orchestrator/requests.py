@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from procession_schemas import subjects
 from procession_schemas.agent import Agent
@@ -59,8 +61,7 @@ _LONGEST_IN_HAND: Final = 32_768
 """Bytes of a request that is kept for as long as this process works on its run; a longer one leaves room for others."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Admitted:
+class _Admitted(msgspec.Struct, frozen=True):
     """A run that was admitted, now or before, and its first command where this process does that at once.
 
     Attributes:

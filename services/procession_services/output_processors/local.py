@@ -100,14 +100,19 @@ class LocalSinks:
 
 def within(parts: RunParts, on_chance: Callable[[], Awaitable[None]] | None = None) -> SinkFactory:
     """Makes local sinks that are a part of the stream which has received these."""
+    return partial(_sink, parts, on_chance)
 
-    @asynccontextmanager
-    async def sink(job: Job, processors: list[ProcessorRef]) -> AsyncIterator[LocalSink]:
-        links = await job.instances.links(processors, job.command.chain_places)
-        sink = LocalSink(job, links, parts.lists_of(len(links)))
-        sink.chain.on_chance = on_chance
-        async with sink.chain:
-            yield sink
-            await sink.end()
 
-    return sink
+@asynccontextmanager
+async def _sink(
+    parts: RunParts,
+    on_chance: Callable[[], Awaitable[None]] | None,
+    job: Job,
+    processors: list[ProcessorRef],
+) -> AsyncIterator[LocalSink]:
+    links = await job.instances.links(processors, job.command.chain_places)
+    sink = LocalSink(job, links, parts.lists_of(len(links)))
+    sink.chain.on_chance = on_chance
+    async with sink.chain:
+        yield sink
+        await sink.end()

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
+from msgspec.structs import replace
 
 from procession.args import AbortSignal
 from procession.calls import Calls

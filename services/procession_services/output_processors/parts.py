@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import msgspec
 import orjson
 
 from procession.context import RunContext
@@ -30,8 +31,7 @@ _HELD_SECONDS = 60.0
 """A run that was not worked on for so long may have ended elsewhere; one that goes on has its log read again."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamPlace:
+class StreamPlace(msgspec.Struct, frozen=True):
     """The place of a stream among those of its run: behind the ones with these ids."""
 
     tenant: str

@@ -7,11 +7,13 @@ and compare-and-set make harmless.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from procession.args import AbortSignal
 from procession_schemas import subjects
@@ -50,8 +52,7 @@ Told = RunAccepted | RequestRejected | RunSuspended | RunResumed
 """Events that say what becomes of a request, or of a run before its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claiming:
+class Claiming(msgspec.Struct, frozen=True):
     """A command that is claimed with the state that wants it: its owner does it, without a message for it.
 
     Attributes:
@@ -62,7 +63,7 @@ class Claiming:
     command: WorkCommand
     owner: str
     signal: AbortSignal
-    at: float = field(default_factory=seconds)
+    at: float = msgspec.field(default_factory=seconds)
 
     def claimed(self, stored: StoredContext) -> Claimed:
         """The command, with what Redis holds of the run since it was claimed."""
@@ -153,17 +154,13 @@ class Driver:
         await self.perform(moved.state, moved.effects, but=but)
         await self.begin(called)
 
-    @contextmanager
-    def claiming(self, effects: list[Effect], hold: Hold | None) -> Iterator["Claiming | None"]:
+    def claiming(self, effects: list[Effect], hold: Hold | None) -> AbstractContextManager["Claiming | None"]:
         """Gives the command among the effects that is handed over, for what is in hand by that hold."""
-        sends = (effect.command for effect in effects if isinstance(effect, Send))
-        command = next(sends, None) if hold else None
-        taker = self.takes(command.service) if command else None
-        if command and hold and taker:
-            with taker.claiming(command, hold) as claiming:
-                yield claiming
-        else:
-            yield None
+        for effect in effects:
+            if isinstance(effect, Send):
+                taker = self.takes(effect.command.service) if hold else None
+                return taker.claiming(effect.command, hold) if taker and hold else nullcontext()
+        return nullcontext()
 
     async def begin(self, names: Iterable[Called]) -> None:
         """Begins runs that have waited and got a place; doing it again is harmless.
@@ -433,8 +430,7 @@ def change(state: RunState, version: int, *, resumed: bool = False, with_plan: b
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """A run as a result moves it on, what is to be done then, and how that is saved."""
 
     state: RunState

@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import orjson
+from msgspec.structs import replace
 
 from procession.args import AbortSignal
 from procession.calls import Calls

@@ -8,10 +8,11 @@ does, it gives its message back: whoever gets that says again what follows, whic
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from procession.args import AbortSignal
 from procession_schemas import subjects
@@ -42,17 +43,15 @@ _MOST: Final = 1_024
 """Messages that are kept for runs that others work on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Desk:
+class Desk(msgspec.Struct, frozen=True):
     """A replica of a service elsewhere."""
 
     service: str
     replica: str
 
-    @contextmanager
-    def claiming(self, command: WorkCommand, _hold: Hold) -> Iterator[Claiming]:
+    def claiming(self, command: WorkCommand, _hold: Hold) -> AbstractContextManager[Claiming]:
         """See `Taker`; whoever gets it hears of a cancellation himself."""
-        yield Claiming(command, new_owner(self.service, self.replica), AbortSignal())
+        return nullcontext(Claiming(command, new_owner(self.service, self.replica), AbortSignal()))
 
 
 @dataclass(slots=True)

@@ -1,32 +1,28 @@
 """What the reducer takes in and gives out."""
 
-from dataclasses import dataclass
+import msgspec
 
 from procession_schemas.run import RunResult
 from procession_schemas.work import Control, WorkCommand, WorkResult
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """The run was accepted and its state is fresh, or it has waited and it is its turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(msgspec.Struct, frozen=True):
     """The run's time was up at `at_ms` (since the epoch), unless it has got more meanwhile, or somebody ends it."""
 
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(msgspec.Struct, frozen=True):
     """Redis has lost what followed command `seq`, which nobody has any more."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """The run's end was told, and Redis has lost that."""
 
     result: RunResult
@@ -35,44 +31,37 @@ class Ended:
 RunEvent = Started | WorkResult | Control | DeadlinePassed | Forgotten | Ended
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Give a service work; sending it twice is harmless."""
 
     command: WorkCommand
 
 
-@dataclass(frozen=True, slots=True)
-class SignalCancel:
+class SignalCancel(msgspec.Struct, frozen=True):
     """Tell whoever works on the run to stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class TellSuspended:
+class TellSuspended(msgspec.Struct, frozen=True):
     """Say that the run waits for a person."""
 
     result: RunResult
 
 
-@dataclass(frozen=True, slots=True)
-class TellResumed:
+class TellResumed(msgspec.Struct, frozen=True):
     """Say that the run, which waited for a person, goes on."""
 
 
-@dataclass(frozen=True, slots=True)
-class TellFinished:
+class TellFinished(msgspec.Struct, frozen=True):
     """Publish the terminal event."""
 
     result: RunResult
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupt:
+class Interrupt(msgspec.Struct, frozen=True):
     """Cancel the runs that are ahead on the thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class PassTurn:
+class PassTurn(msgspec.Struct, frozen=True):
     """See to it that the first one in the line of the thread is at work."""
 
 

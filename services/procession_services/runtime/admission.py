@@ -11,9 +11,9 @@ that is done they stay on the list of called runs, from where the orchestrator t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from redis.asyncio import Redis
 
 from procession_services.runtime.ledger import SPENT
@@ -247,8 +247,7 @@ _CALLED_MS: Final = 3_000
 """A run that was called longer ago than this, and has not begun, was called by somebody who died."""
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(msgspec.Struct, frozen=True):
     """A run that has got a place and is to begin."""
 
     tenant: str
@@ -260,8 +259,7 @@ def called(names: list[bytes]) -> tuple[Called, ...]:
     return tuple(Called(*name.decode().split(" ")) for name in names)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """The limits that a request is held against; None: there is none.
 
     Attributes:
@@ -288,8 +286,7 @@ class Wanted:
         return ["" if value is None else value for value in values]
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(msgspec.Struct, frozen=True):
     """Why a request is refused: which limit, how much there is of what it limits, and for how long at least."""
 
     limit: str
@@ -297,8 +294,7 @@ class Over:
     wait_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Queues:
+class Queues(msgspec.Struct, frozen=True):
     """How many runs are at work and wait, by tenant."""
 
     running: Mapping[str, int]

@@ -1,15 +1,14 @@
 """What the store of runs takes and gives (`store.py`)."""
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
 
 from procession_services.runtime.admission import Called, Over
 
 
-@dataclass(frozen=True, slots=True)
-class StoredContext:
+class StoredContext(msgspec.Struct, frozen=True):
     """What Redis holds of a run's context; `result` answers command `seq`.
 
     Attributes:
@@ -37,8 +36,7 @@ class StoredContext:
         return orjson.loads(self.context) if self.context else None
 
 
-@dataclass(frozen=True, slots=True)
-class Stand:
+class Stand(msgspec.Struct, frozen=True):
     """Where a run stands, for who has a message that speaks for it.
 
     Attributes:
@@ -50,8 +48,7 @@ class Stand:
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
+class Beginning(msgspec.Struct, frozen=True):
     """A new run as it is saved where it begins at once.
 
     Attributes:
@@ -83,8 +80,7 @@ class Beginning:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StoredState:
+class StoredState(msgspec.Struct, frozen=True):
     """What Redis holds of a run's order: its state with a version, and the plan, which stays the same."""
 
     version: int
@@ -92,8 +88,7 @@ class StoredState:
     plan: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class StateChange:
+class StateChange(msgspec.Struct, frozen=True):
     """The state of a run as it is to be saved, over the version that it was made from.
 
     A run that `waits` for a person gives back its place, and one that is `resumed` takes one.
@@ -139,8 +134,7 @@ def after_commit(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """What became of a commit: the result that counts, whether the state was saved with it, and who may begin now.
 
     Where it was, `cancelled` says whether the run had been cancelled.
@@ -152,16 +146,14 @@ class Committed:
     cancelled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(msgspec.Struct, frozen=True):
     """Whether a state was saved, and who may begin because a place has become free."""
 
     saved: bool
     called: tuple[Called, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(msgspec.Struct, frozen=True):
     """What was known of a run id when a request came: its state, or the digest of a request that was refused.
 
     Of a run whose end was told a while ago only the digest of its request is left, in `told`. Or nothing was saved:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from procession_services.llm_gateway.core.call import ModelCall
 from procession_services.llm_gateway.core.messages import openai_messages
@@ -68,8 +69,7 @@ class UnsendableSettingError(ValueError):
         self.setting = setting
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True):
     """How long a provider may take, in seconds; None waits for ever."""
 
     whole: float | None = None

@@ -7,8 +7,9 @@ nothing, and loads nothing; `configured` puts `live.LiveObserver` in its place w
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from procession_schemas.run import HookReport, RunResult
 from procession_schemas.work import WorkCommand, WorkResult
@@ -27,8 +28,7 @@ _NOTHING: Final[AbstractContextManager[Any]] = nullcontext(_ignore)
 """The span of whoever does not observe; it can be entered again and again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True):
     """Where a run is in its trace.
 
     Attributes:

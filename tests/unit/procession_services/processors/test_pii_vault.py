@@ -1,10 +1,10 @@
 """Reversible masking: tokens for the model, values for the client; nothing in clear in store, state and reports."""
 
 import json
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from msgspec.structs import replace
 
 from procession.errors import ProcessorError
 from procession.testing import DictStore, ProcessorKit, ScriptedModels, environment

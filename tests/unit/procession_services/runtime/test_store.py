@@ -4,11 +4,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from procession_schemas.memory import Concurrency
 from procession_services.runtime.admission import PLACED, Wanted

@@ -6,7 +6,6 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -14,6 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
+import msgspec
 from aiohappyeyeballs import start_connection
 from yarl import URL
 
@@ -54,8 +54,7 @@ _OURS: Final = frozenset(
 _DEFAULTS: Final = {"accept": ("Accept", "*/*"), "user-agent": ("User-Agent", "procession")}
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A request to a provider, ready to be sent, and what reads the answer.
 
     `parse` makes a `chat.completion.chunk` of one event's bytes, or None; an `encoded` URL is sent as it is.
@@ -84,8 +83,7 @@ _Server = tuple[str, int, bool]
 """Host, port, and whether by TLS."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """Where the requests for an URL go, and how they begin."""
 
     url: URL

@@ -1,10 +1,10 @@
 """LiteLLM's lower layers, as all dialects use them: a provider's configuration class, its parameters, its parser."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from procession_services.llm_gateway.core.call import ModelCall
@@ -25,8 +25,7 @@ _SHORT: Final = 32_768
 """Bytes of parameters, tools among them, whose translation is worth remembering."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """What is asked of whom: `model` without its provider, and the arguments that `acompletion` would get."""
 
     litellm: Any
