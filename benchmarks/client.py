@@ -17,6 +17,7 @@ from typing import Any, Final
 import aiohttp
 import uvloop
 
+from benchmarks import counting
 from benchmarks.agents import INSTRUCTIONS, agent_name
 from benchmarks.protocol import (
     INPUT,
@@ -182,6 +183,7 @@ def _say(value: dict[str, Any]) -> None:
 
 async def main(nats_url: str, api: str) -> None:
     """Serves commands until stdin ends."""
+    counting.listen()
     async with Procession(nats_url) as procession, aiohttp.ClientSession() as http:
         client = Client(procession, http, api)
         _say({"event": "ready", "versions": {"python": sys.version.split()[0]}})

@@ -6,6 +6,7 @@ They do next to nothing, so that what is measured is the way to them: two for in
 
 import time
 
+from benchmarks import counting
 from procession.args import (
     InputArgs,
     InputReturn,
@@ -106,7 +107,8 @@ def echo(x: int) -> dict[str, int]:
 
 
 def register(registry: Registry) -> None:
-    """Installs the processors and the tool."""
+    """Installs the processors and the tool, and what counts bytecodes."""
+    counting.listen()
     for processor in (InputAsIs, StepNumber, PassThrough, WordCount, Stamp, ContentFilter):
         registry.add_processor(processor)
     registry.add_tool(echo)

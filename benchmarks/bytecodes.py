@@ -1,0 +1,93 @@
+"""`python -m benchmarks.bytecodes`: how many bytecodes Python executes in each process, for a run and a further chunk.
+
+Times differ from start to start by a tenth; these counts do not, apart from what happens now and then.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from benchmarks.counting import DIRECTORY
+from benchmarks.protocol import load
+from benchmarks.sides import Side, model_server, our_side
+
+__all__ = ["measure"]
+
+_PATIENCE_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.01
+_CHUNKS: Final = 100
+Counts = Mapping[str, float]
+"""Bytecodes in a run, by function: `module.py:line name`."""
+
+
+async def measure(*, runs: int, together: bool) -> dict[str, tuple[Counts, Counts]]:
+    """For each process what it executes in a run of one chunk, and for a further chunk."""
+    with tempfile.TemporaryDirectory(prefix="procession-bytecodes-") as directory:
+        os.environ[DIRECTORY] = directory
+        async with (
+            model_server() as (api, model),
+            our_side(api, {"model": model}, together=together) as side,
+        ):
+            await side.measure(load(1, runs=runs))
+            one = await _counted(side, Path(directory), chunks=1, runs=runs)
+            more = await _counted(side, Path(directory), chunks=1 + _CHUNKS, runs=runs)
+    return {
+        process: (
+            counts,
+            {name: (count - counts.get(name, 0)) / _CHUNKS for name, count in more[process].items()},
+        )
+        for process, counts in one.items()
+    }
+
+
+async def _counted(side: Side, directory: Path, *, chunks: int, runs: int) -> dict[str, Counts]:
+    pids = {name: pid for name, pid in side.pids.items() if not name.endswith("-server")}
+    pids["client"] = side.client.pid
+    for pid in pids.values():
+        os.kill(pid, signal.SIGUSR1)
+    sample = await side.measure(load(chunks, runs=runs))
+    if sample.outcome.problems:
+        raise RuntimeError(sample.outcome.problems[0])
+    for pid in pids.values():
+        os.kill(pid, signal.SIGUSR2)
+    return {
+        name: await asyncio.to_thread(_told, directory / f"{pid}.json", runs) for name, pid in pids.items()
+    }
+
+
+def _told(file: Path, runs: int) -> Counts:
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while not file.exists():
+        if time.monotonic() > until:
+            raise TimeoutError(f"nothing was counted within {_PATIENCE_SECONDS:g} s: {file}")
+        time.sleep(_LOOK_SECONDS)
+    told = {name: count / runs for name, count in json.loads(file.read_text()).items()}
+    file.unlink()
+    return told
+
+
+def main() -> None:
+    """Counts, and writes a table of processes and of the functions that execute most."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bytecodes", description=__doc__)
+    parser.add_argument("--runs", type=int, default=50, metavar="N", help="of which the mean is told (50)")
+    parser.add_argument("--together", action="store_true", help="all services in one process")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="functions of each process (10)")
+    options = parser.parse_args()
+    for process, told in asyncio.run(measure(runs=options.runs, together=options.together)).items():
+        once, again = (sum(counts.values()) for counts in told)
+        sys.stdout.write(f"{process}: {once:.0f} for a run, {again:.0f} for a further chunk\n")
+        for what, counts in zip(("a run", "a chunk"), told, strict=True):
+            most = sorted(counts.items(), key=lambda item: -item[1])[: options.top]
+            sys.stdout.writelines(f"  {count:8.1f} {what:7} {name}\n" for name, count in most if count >= 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""What Python executes is counted in each of our processes, for a run and for a further chunk."""
+
+import pytest
+
+from benchmarks import bytecodes, counting
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+async def test_bytecodes_are_counted_in_every_process_of_ours(monkeypatch):
+    monkeypatch.setenv(counting.DIRECTORY, "")  # which `measure` sets
+
+    told = await bytecodes.measure(runs=2, together=True)
+
+    assert told.keys() == {"together", "client"}
+    run, chunk = told["together"]
+    (send,) = [name for name in run if name.endswith(" StreamChain.send")]
+    assert 100 < chunk[send] < run[send] < sum(run.values())
+    for counts in told["client"]:
+        assert any(name.endswith(" ChunkOrder.add") for name in counts)
