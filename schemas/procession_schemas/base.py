@@ -12,7 +12,6 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     ValidationError,
-    ValidationInfo,
     ValidatorFunctionWrapHandler,
     create_model,
 )
@@ -145,12 +144,12 @@ class WireStruct(msgspec.Struct, metaclass=_ByName, rename="camel", omit_default
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def check(value: Any, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> WireStruct:
+        def check(value: Any, read: ValidatorFunctionWrapHandler) -> WireStruct:
             if isinstance(value, cls):
                 if cls.FORM is not StrictModel:
                     return value
                 value = msgspec.structs.asdict(value)  # a person may have made it, of anything
-            elif info.mode == "json" and cls.FORM is WireModel:
+            elif cls.FORM is WireModel and isinstance(value, dict) and value.keys() <= _names(cls):
                 with suppress(UnfitError):  # pydantic may make it fit, or says better why not
                     return cls.of(value)
             return cls._of_form(read(value))
@@ -159,7 +158,7 @@ class WireStruct(msgspec.Struct, metaclass=_ByName, rename="camel", omit_default
         told = core_schema.plain_serializer_function_ser_schema(
             cls._as_given if cls.FORM is StrictModel else cls.shown
         )
-        return core_schema.with_info_wrap_validator_function(check, handler(cls.form()), serialization=told)
+        return core_schema.no_info_wrap_validator_function(check, handler(cls.form()), serialization=told)
 
 
 @cache
@@ -171,6 +170,12 @@ def _decoder(cls: type[Any]) -> msgspec.json.Decoder[Any]:
 def _tag(cls: type[WireStruct]) -> JsonObject:
     config = cls.__struct_config__
     return {} if config.tag_field is None else {config.tag_field: config.tag}
+
+
+@cache
+def _names(cls: type[WireStruct]) -> frozenset[str]:
+    """The keys that its wire bytes may have."""
+    return frozenset((*cls.__struct_encode_fields__, *_tag(cls)))
 
 
 @cache

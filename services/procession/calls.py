@@ -145,7 +145,7 @@ class Calls:
 
     def taking(self, ctx: RunContext, link: Link, hook: Hook) -> "_Taking":
         """While what a hook returned is taken over: counts and logs it where that cannot be done."""
-        return _Taking(self, ctx, link, hook)
+        return _Taking(self, link, hook, ctx.run_id)
 
     def refused(self, link: Link, hook: Hook, code: str, run: str) -> None:
         """Counts a return that cannot be taken over, and logs it: the code of its error, not its text."""
@@ -188,17 +188,16 @@ class Calls:
 class _Taking:
     """See `Calls.taking`; a class, since two are made for each call of a hook."""
 
-    __slots__ = ("_about", "_calls")
+    __slots__ = ("_calls", "_hook", "_link", "_run")
 
-    def __init__(self, calls: Calls, *about: Any) -> None:
-        self._calls, self._about = calls, about
+    def __init__(self, calls: Calls, link: Link, hook: Hook, run: str) -> None:
+        self._calls, self._link, self._hook, self._run = calls, link, hook, run
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, ProcessorError):
-            ctx, link, hook = self._about
-            self._calls.refused(link, hook, error.code, ctx.run_id)
+            self._calls.refused(self._link, self._hook, error.code, self._run)
 
 
 class LinkServices:

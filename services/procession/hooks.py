@@ -219,9 +219,8 @@ def _checked(link: Link, before: StepConfig, update: dict[str, Any]) -> StepConf
         retries_of(config.model_settings)
     except ValueError as error:
         raise _unfit(link, f"model_settings: {error}") from error
-    if told := misspelt(
-        config.model_settings, but=before.model_settings
-    ):  # of those, `procession check` tells
+    # What the agent has misspelt, `procession check` tells.
+    if told := misspelt(config.model_settings, but=before.model_settings):
         raise _unfit(link, told)
     return config
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from copy import copy
 from functools import partial
 from types import CoroutineType, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from weakref import ref
 
 import orjson
@@ -29,8 +29,17 @@ UNDELIVERED = HIDDEN_TYPES | {"finish"}
 _FREQUENT = CORE_TYPES - {"tool-call", "tool-result"}
 """Chunks in which a NaN becomes null, and an enum its value: to look for one in each delta takes long."""
 _HOOK = Hook.OUTPUT_STREAM
-_Place = tuple[int, Link, Callable[[OutputStreamArgs], Any], OutputStreamArgs, list[Chunk], HookReport]
-"""A link: its number, itself, its hook, the arguments of that, what it has received in this run, and its report."""
+
+
+class _Place(NamedTuple):
+    """A link of a chain, with what a chunk meets there; `received` is what it has got in this run."""
+
+    k: int
+    link: Link
+    hook: Callable[[OutputStreamArgs], Any]
+    args: OutputStreamArgs
+    received: list[Chunk]
+    report: HookReport
 
 
 class StreamChain:
@@ -50,7 +59,6 @@ class StreamChain:
         parts: list[list[Chunk]] | None = None,
         collector: ResponseCollector | None = None,
     ) -> None:
-        self.parts = parts if parts is not None else [[] for _ in links]
         self.links = links
         self.on_chance: Callable[[], Awaitable[None]] | None = None
         """Called before something is on its way `by_chance`."""
@@ -58,37 +66,38 @@ class StreamChain:
         self._deliver = deliver
         self._wake: dict[int, int] = {}
         self._collector = collector
-        self._reports = [calls.report(link, _HOOK) for link in links]
         this = ref(self)
         beside = partial(_written_beside, this)
         self._writers = [TurnWriter(partial(_send_past, this, k), beside=beside) for k in range(len(links))]
-        self._args = [
-            OutputStreamArgs(
-                abort=abort,
-                retry_count=ctx.retry_count,
-                request_context=ctx.request_context,
-                tracing_context=ctx.tracing_context,
-                state=ctx.state(link.id),
-                run_id=ctx.run_id,
-                part={"type": ""},
-                stream_parts=self.parts[k],
-                message_list=ctx.messages,
-                writer=self._writers[k],
-                services=calls.services(ctx, link, _HOOK),
-                wake_after=partial(_wake_after, self._wake, calls.clock, k),
-                place=k,
-                json_text=ctx.config.structured_output is not None,
-            )
-            for k, link in enumerate(links)
-        ]
+        lists = parts if parts is not None else [[] for _ in links]
+        pairs = zip(links, lists, strict=True)
+        self._places = [self._place(k, link, ctx, received) for k, (link, received) in enumerate(pairs)]
         self._waiting: set[int] = set()
-        hooks = [link.processor.process_output_stream for link in links]
-        self._places: list[_Place] = list(
-            zip(range(len(links)), links, hooks, self._args, self.parts, self._reports, strict=True)
-        )
         self._holders = [k for k, link in enumerate(links) if link.processor.holds_back()]
         for link in links:
             link.processor.processor_index = link.index
+
+    def _place(self, k: int, link: Link, ctx: RunContext, received: list[Chunk]) -> _Place:
+        calls = self._calls
+        args = OutputStreamArgs(
+            abort=abort,
+            retry_count=ctx.retry_count,
+            request_context=ctx.request_context,
+            tracing_context=ctx.tracing_context,
+            state=ctx.state(link.id),
+            run_id=ctx.run_id,
+            part={"type": ""},
+            stream_parts=received,
+            message_list=ctx.messages,
+            writer=self._writers[k],
+            services=calls.services(ctx, link, _HOOK),
+            wake_after=partial(_wake_after, self._wake, calls.clock, k),
+            place=k,
+            json_text=ctx.config.structured_output is not None,
+        )
+        return _Place(
+            k, link, link.processor.process_output_stream, args, received, calls.report(link, _HOOK)
+        )
 
     async def __aenter__(self) -> Self:
         for writer in self._writers:
@@ -158,7 +167,7 @@ class StreamChain:
     def _places_from(self, start: int, kind: str) -> list[_Place]:
         """The places from a link on, without those that do not want chunks of that type."""
         if kind.startswith("data-"):
-            return [place for place in self._places[start:] if place[1].processor.process_data_parts]
+            return [place for place in self._places[start:] if place.link.processor.process_data_parts]
         return self._places[start:]
 
     async def by_chance(self) -> None:
@@ -216,9 +225,9 @@ class StreamChain:
             ProcessorError: One is no chunk, or none that a processor may make.
         """
         if out is None or out == []:
-            self._reports[k].dropped += out is not chunk
+            self._places[k].report.dropped += out is not chunk
             return []
-        self._reports[k].changed += 1
+        self._places[k].report.changed += 1
         made = out if isinstance(out, list) else [out]
         for each in made:
             if chunk and each is chunk and each.get("type") == kind:
@@ -233,13 +242,15 @@ class StreamChain:
 
     def _check_received(self, k: int, chunk: Chunk | None, was: str | None, kind: str) -> None:
         """Refuses a chunk that only the runtime makes, unless the link gives back such a one that it got."""
-        if kind != was and not any(part["type"] == kind for part in self.parts[k] if part is not chunk):
+        if kind != was and not any(
+            part["type"] == kind for part in self._places[k].received if part is not chunk
+        ):
             told = f"a chunk of type {kind!r}, which belongs to the runtime; use `abort` to end a run"
             raise self._refused(k, f"returned {told}")
 
     def _refused(self, k: int, told: str) -> ProcessorError:
         """Counts and logs what a link has made of a chunk; gives the error."""
-        self._calls.refused(self.links[k], _HOOK, INVALID_RETURN, self._args[k].run_id)
+        self._calls.refused(self.links[k], _HOOK, INVALID_RETURN, self._places[k].args.run_id)
         return wrong(self.links[k], _HOOK, INVALID_RETURN, told)
 
     def spoiled(self, error: BaseException) -> ProcessorError | None:
@@ -250,8 +261,8 @@ class StreamChain:
         """
         if isinstance(error, TripWire) or (isinstance(error, ProcessorError) and error.processor_id):
             return None
-        for received in self.parts:
-            for chunk in received:
+        for place in self._places:
+            for chunk in place.received:
                 told = _unsendable(chunk) if is_chunk(chunk) else chunk_fault(chunk)
                 if told:
                     return self._left(chunk, told)
@@ -262,13 +273,12 @@ class StreamChain:
 
         These are the last one that gets such chunks and was given none that does not fit, and all behind it.
         """
-        gets = [place[0] for place in self._places_from(0, kind)]
-        first = max((k for k in gets if all(map(fits, self.parts[k]))), default=0)
+        gets = self._places_from(0, kind)
+        first = max((place.k for place in gets if all(map(fits, place.received))), default=0)
         return [link.id for link in self.links[first:]]
 
     def _left(self, chunk: Chunk, told: str) -> ProcessorError:
-        pairs = zip(self.links, self.parts, strict=True)
-        had = [link.id for link, received in pairs if any(each is chunk for each in received)]
+        had = [place.link.id for place in self._places if any(each is chunk for each in place.received)]
         who = f"one of {', '.join(map(repr, had))} " if had[1:] else ""
         return ProcessorError(
             f"{who}left {told}",

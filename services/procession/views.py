@@ -28,36 +28,24 @@ class View:
         return conversation_entries(self._read())
 
 
+class _From:
+    """The view of the messages of a source."""
+
+    def __init__(self, source: Source | None) -> None:
+        self._source = source
+
+    def __get__(self, views: "Views", _type: type) -> View:
+        return View(partial(views.read, self._source))
+
+
 class Views:
-    """Messages by where they come from."""
+    """The views, each made when it is asked for: `remembered` has the messages of source `memory`."""
+
+    all, remembered, context = _From(None), _From("memory"), _From("context")
+    input, response = _From("input"), _From("response")
 
     def __init__(self, read: Callable[[Source | None], list[Message]]) -> None:
-        self._read = read
-
-    @property
-    def all(self) -> View:
-        """All messages."""
-        return View(partial(self._read, None))
-
-    @property
-    def remembered(self) -> View:
-        """Those of source `memory`."""
-        return View(partial(self._read, "memory"))
-
-    @property
-    def input(self) -> View:
-        """Those of source `input`."""
-        return View(partial(self._read, "input"))
-
-    @property
-    def response(self) -> View:
-        """Those of source `response`."""
-        return View(partial(self._read, "response"))
-
-    @property
-    def context(self) -> View:
-        """Those of source `context`."""
-        return View(partial(self._read, "context"))
+        self.read = read
 
 
 class Clearing:

@@ -156,10 +156,9 @@ class Driver:
 
     def claiming(self, effects: list[Effect], hold: Hold | None) -> AbstractContextManager["Claiming | None"]:
         """Gives the command among the effects that is handed over, for what is in hand by that hold."""
-        for effect in effects:
-            if isinstance(effect, Send):
-                taker = self.takes(effect.command.service) if hold else None
-                return taker.claiming(effect.command, hold) if taker and hold else nullcontext()
+        command = next((effect.command for effect in effects if isinstance(effect, Send)), None)
+        if command and hold and (taker := self.takes(command.service)):
+            return taker.claiming(command, hold)
         return nullcontext()
 
     async def begin(self, names: Iterable[Called]) -> None:
