@@ -28,8 +28,11 @@ Counts = Mapping[str, float]
 """Bytecodes in a run, by function: `module.py:line name`."""
 
 
-async def measure(*, runs: int, together: bool) -> dict[str, tuple[Counts, Counts]]:
-    """For each process what it executes in a run of one chunk, and for a further chunk."""
+async def measure(*, runs: int, together: bool, different: bool = False) -> dict[str, tuple[Counts, Counts]]:
+    """For each process what it executes in a run of one chunk, and for a further chunk.
+
+    With `different`, each bytecode counts once, however often it is executed.
+    """
     with tempfile.TemporaryDirectory(prefix="procession-bytecodes-") as directory:
         os.environ[DIRECTORY] = directory
         async with (
@@ -37,8 +40,8 @@ async def measure(*, runs: int, together: bool) -> dict[str, tuple[Counts, Count
             our_side(api, {"model": model}, together=together) as side,
         ):
             await side.measure(load(1, runs=runs))
-            one = await _counted(side, Path(directory), chunks=1, runs=runs)
-            more = await _counted(side, Path(directory), chunks=1 + _CHUNKS, runs=runs)
+            one = await _counted(side, Path(directory), 1, runs, different=different)
+            more = await _counted(side, Path(directory), 1 + _CHUNKS, runs, different=different)
     return {
         process: (
             counts,
@@ -48,7 +51,9 @@ async def measure(*, runs: int, together: bool) -> dict[str, tuple[Counts, Count
     }
 
 
-async def _counted(side: Side, directory: Path, *, chunks: int, runs: int) -> dict[str, Counts]:
+async def _counted(
+    side: Side, directory: Path, chunks: int, runs: int, *, different: bool
+) -> dict[str, Counts]:
     pids = {name: pid for name, pid in side.pids.items() if not name.endswith("-server")}
     pids["client"] = side.client.pid
     for pid in pids.values():
@@ -58,18 +63,20 @@ async def _counted(side: Side, directory: Path, *, chunks: int, runs: int) -> di
         raise RuntimeError(sample.outcome.problems[0])
     for pid in pids.values():
         os.kill(pid, signal.SIGUSR2)
+    told = {name: await asyncio.to_thread(_told, directory / f"{pid}.json") for name, pid in pids.items()}
     return {
-        name: await asyncio.to_thread(_told, directory / f"{pid}.json", runs) for name, pid in pids.items()
+        process: {name: once if different else times / runs for name, (times, once) in counts.items()}
+        for process, counts in told.items()
     }
 
 
-def _told(file: Path, runs: int) -> Counts:
+def _told(file: Path) -> dict[str, tuple[int, int]]:
     until = time.monotonic() + _PATIENCE_SECONDS
     while not file.exists():
         if time.monotonic() > until:
             raise TimeoutError(f"nothing was counted within {_PATIENCE_SECONDS:g} s: {file}")
         time.sleep(_LOOK_SECONDS)
-    told = {name: count / runs for name, count in json.loads(file.read_text()).items()}
+    told: dict[str, tuple[int, int]] = json.loads(file.read_text())
     file.unlink()
     return told
 
@@ -79,9 +86,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bytecodes", description=__doc__)
     parser.add_argument("--runs", type=int, default=50, metavar="N", help="of which the mean is told (50)")
     parser.add_argument("--together", action="store_true", help="all services in one process")
+    parser.add_argument(
+        "--different", action="store_true", help="count each bytecode once (what it fetches from memory)"
+    )
     parser.add_argument("--top", type=int, default=10, metavar="N", help="functions of each process (10)")
     options = parser.parse_args()
-    for process, told in asyncio.run(measure(runs=options.runs, together=options.together)).items():
+    counted = asyncio.run(measure(runs=options.runs, together=options.together, different=options.different))
+    for process, told in counted.items():
         once, again = (sum(counts.values()) for counts in told)
         sys.stdout.write(f"{process}: {once:.0f} for a run, {again:.0f} for a further chunk\n")
         for what, counts in zip(("a run", "a chunk"), told, strict=True):

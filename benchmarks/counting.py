@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -12,16 +12,20 @@ from typing import Any, Final
 __all__ = ["DIRECTORY", "listen"]
 
 DIRECTORY: Final = "BENCHMARKS_BYTECODES"
-"""The variable that names where a process writes what it has counted: `<pid>.json`, bytecodes by function."""
+"""The variable that names where a process writes what it has counted: `<pid>.json`.
+
+It has, by function, how many bytecodes were executed, and how many different ones.
+"""
 
 
 def listen() -> None:
     """Has this process count when it is told to; nothing where nobody has named a directory."""
     if directory := os.environ.get(DIRECTORY):
-        counted = Counter[CodeType]()
+        counted = Counter[tuple[CodeType, int]]()
 
         def on_bytecode(frame: FrameType, event: str, _: Any) -> Any:
-            counted[frame.f_code] += event == "opcode"
+            if event == "opcode":
+                counted[frame.f_code, frame.f_lasti] += 1
             return on_bytecode
 
         def on_call(frame: FrameType, _event: str, _: Any) -> Any:
@@ -30,10 +34,12 @@ def listen() -> None:
 
         def stop(*_: object) -> None:
             sys.settrace(None)
-            told = Counter[str]()
-            for code, count in counted.items():
+            told = defaultdict[str, list[int]](lambda: [0, 0])
+            for (code, _offset), count in counted.items():
                 module = "/".join(Path(code.co_filename).parts[-2:])
-                told[f"{module}:{code.co_firstlineno} {code.co_qualname}"] += count
+                of = told[f"{module}:{code.co_firstlineno} {code.co_qualname}"]
+                of[0] += count
+                of[1] += 1
             counted.clear()
             unfinished = Path(directory, f"{os.getpid()}.new")
             unfinished.write_text(json.dumps(told))

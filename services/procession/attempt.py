@@ -1,16 +1,16 @@
 """The output of one attempt inside the run's assistant message: adding it, and taking just that out again."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self, cast
+
+from msgspec import Struct
 
 from procession.merging import STEP_START
 from procession.parts import copy_json
 from procession_schemas.messages import Message, Part, ToolInvocation
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(Struct):
     """What this attempt wrote to the response message, found again where processors have rewritten that.
 
     `parts` are those of the message when it was last looked at, `output` the numbers of this attempt's among them.
@@ -22,13 +22,13 @@ class Attempt:
     """
 
     started: bool = False
-    parts: list[Part] = field(default_factory=list)
-    output: list[int] = field(default_factory=list)
-    metadata: dict[str, list[Any]] = field(default_factory=dict)
-    answers: list[str] = field(default_factory=list)
+    parts: list[Part] = []
+    output: list[int] = []
+    metadata: dict[str, list[Any]] = {}
+    answers: list[str] = []
     accepted: Message | None = None
-    calls: dict[str, ToolInvocation] = field(default_factory=dict)
-    joined: list[Message] = field(default_factory=list)
+    calls: dict[str, ToolInvocation] = {}
+    joined: list[Message] = []
 
     def join(self, message: Message) -> None:
         """Notes a message that has become part of the response message."""

@@ -4,8 +4,9 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeVar
+
+from msgspec import Struct, field
 
 from procession import signals
 from procession.args import AbortSignal, Violation, Writer
@@ -34,8 +35,7 @@ ViolationSink = Callable[[Violation, Hook, bool], Awaitable[None]]
 _T = TypeVar("_T")
 
 
-@dataclass(slots=True)
-class Link:
+class Link(Struct):
     """A processor in its place in an array: the instance, its id there, and how its failures are treated."""
 
     processor: Processor[Any]
@@ -54,15 +54,14 @@ async def _ignore(_violation: Violation, _hook: Hook, _retry: bool) -> None:  # 
     """The violation sink of a chain that nobody watches."""
 
 
-@dataclass(slots=True)
-class Calls:
+class Calls(Struct):
     """What all hook calls of a command share."""
 
     clock: Clock
     abort_signal: AbortSignal = field(default_factory=AbortSignal)
     violation: ViolationSink = _ignore
     environment: Environment = NO_ENVIRONMENT
-    reports: dict[tuple[str, str], HookReport] = field(default_factory=dict)
+    reports: dict[tuple[str, str], HookReport] = {}
 
     def report(self, link: Link, hook: Hook) -> HookReport:
         """The running tally of a processor and hook."""

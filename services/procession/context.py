@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final, Self
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import astuple, fields
 
 from procession.args import RequestContext, State
 from procession.errors import ProcessorError
@@ -38,8 +40,7 @@ def add_usage(total: dict[str, int | None], more: dict[str, int | None]) -> dict
     return out
 
 
-@dataclass(slots=True)
-class RunContext:
+class RunContext(Struct, rename="camel"):
     """One run as the services see it.
 
     `steps` holds every attempt so far; a rejected one has `tripwire` or finish reason `retry` and is left out of what
@@ -55,24 +56,24 @@ class RunContext:
     agent: str
     message_id: str
     messages: MessageList
-    states: dict[str, State] = field(default_factory=dict)
+    states: dict[str, State] = {}
     request_context: RequestContext = field(default_factory=RequestContext)
-    tracing_context: dict[str, Any] = field(default_factory=dict)
+    tracing_context: dict[str, Any] = {}
     step_number: int = 0
     retry_count: int = 0
     config: StepConfig = field(default_factory=lambda: StepConfig(model=""))
-    steps: list[StepResult] = field(default_factory=list)
+    steps: list[StepResult] = []
     prompt: list[dict[str, Any]] | None = None
     cached: dict[str, Any] | None = None
     response: dict[str, Any] | None = None
-    outcomes: list[dict[str, Any]] = field(default_factory=list)
-    pending_parts: list[Any] = field(default_factory=list)
-    usage: dict[str, int | None] = field(default_factory=dict)
+    outcomes: list[dict[str, Any]] = []
+    pending_parts: list[Any] = []
+    usage: dict[str, int | None] = {}
     object: Any = None
     used_fallback: bool = False
     told_error: Any = None
     final: dict[str, Any] | None = None
-    stream_ids: list[int] = field(default_factory=list)
+    stream_ids: list[int] = []
     steps_shown: bool = False
 
     @property
@@ -99,32 +100,11 @@ class RunContext:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form in which it is stored between services."""
-        return {
-            "runId": self.run_id,
-            "tenant": self.tenant,
-            "agent": self.agent,
-            "messageId": self.message_id,
-            "messages": self.messages.serialize(),
-            "states": self.states,
-            "requestContext": self.request_context,
-            "tracingContext": self.tracing_context,
-            "stepNumber": self.step_number,
-            "retryCount": self.retry_count,
-            "config": self.config.to_dict(),
-            "steps": self.steps,
-            "prompt": self.prompt,
-            "cached": self.cached,
-            "response": self.response,
-            "outcomes": self.outcomes,
-            "pendingParts": self.pending_parts,
-            "usage": self.usage,
-            "object": self.object,
-            "usedFallback": self.used_fallback,
-            "toldError": self.told_error,
-            "final": self.final,
-            "streams": self.streams,
-            "streamIds": self.stream_ids,
-        }
+        told = dict(zip(_STORED, astuple(self), strict=False))
+        told["messages"] = self.messages.serialize()
+        told["config"] = self.config.to_dict()
+        told["streams"] = self.streams
+        return told
 
     def to_json(self, hook: str = "") -> bytes:
         """`to_dict` as it travels; `hook` is the one to name where it cannot.
@@ -185,31 +165,16 @@ class RunContext:
     @classmethod
     def from_dict(cls, data: dict[str, Any], *, new_id: Callable[[], str], now: Callable[[], str]) -> Self:
         """The inverse of `to_dict`."""
-        return cls(
-            run_id=data["runId"],
-            tenant=data["tenant"],
-            agent=data["agent"],
-            message_id=data["messageId"],
-            messages=MessageList.deserialize(data["messages"], new_id=new_id, now=now),
-            states=data["states"],
-            request_context=RequestContext(data["requestContext"]),
-            tracing_context=data["tracingContext"],
-            step_number=data["stepNumber"],
-            retry_count=data["retryCount"],
-            config=StepConfig.of(data["config"]),
-            steps=data["steps"],
-            prompt=data["prompt"],
-            cached=data["cached"],
-            response=data["response"],
-            outcomes=data["outcomes"],
-            pending_parts=data["pendingParts"],
-            usage=data["usage"],
-            object=data["object"],
-            used_fallback=data["usedFallback"],
-            told_error=data["toldError"],
-            final=data["final"],
-            stream_ids=data["streamIds"],
-        )
+        ctx = cls(*_stored(data))
+        ctx.messages = MessageList.deserialize(data["messages"], new_id=new_id, now=now)
+        ctx.request_context = RequestContext(data["requestContext"])
+        ctx.config = StepConfig.of(data["config"])
+        return ctx
+
+
+_STORED: Final = tuple(field.encode_name for field in fields(RunContext))[:-1]
+"""What is stored, in the order of the fields: all but `steps_shown`."""
+_stored: Final = itemgetter(*_STORED)
 
 
 def _not_json(code: str, text: str, processor: str, hook: str) -> ProcessorError:

@@ -1,9 +1,10 @@
 """The messages of a conversation with where they came from, by the time at which they were made (R-ML-5)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
+
+from msgspec import Struct
 
 from procession.merging import keep_outcomes, may_merge, merge
 from procession.messages import refresh_flat, timestamp
@@ -12,8 +13,7 @@ from procession_schemas.messages import Message, Source
 _TICK: Final = timedelta(milliseconds=1)
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(Struct, eq=False):
     """A stored message; `saved` once it was drained."""
 
     message: Message

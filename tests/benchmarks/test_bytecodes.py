@@ -18,3 +18,14 @@ async def test_bytecodes_are_counted_in_every_process_of_ours(monkeypatch):
     assert 100 < chunk[send] < run[send] < sum(run.values())
     for counts in told["client"]:
         assert any(name.endswith(" ChunkOrder.add") for name in counts)
+
+
+async def test_each_counts_once_where_only_different_ones_are_asked_for(monkeypatch):
+    monkeypatch.setenv(counting.DIRECTORY, "")
+
+    told = await bytecodes.measure(runs=2, together=True, different=True)
+
+    run, chunk = told["together"]
+    (send,) = [name for name in run if name.endswith(" StreamChain.send")]
+    assert 50 < run[send] < 300
+    assert chunk[send] * 100 < 50, "further chunks execute what the first ones did"

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from procession.args import AbortSignal
@@ -30,8 +30,7 @@ from procession_services.processor_host.violations import violation_sink
 from procession_services.runtime.clock import monotonic_ns
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct):
     """A stream that this replica serves."""
 
     id: str

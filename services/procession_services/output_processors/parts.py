@@ -8,11 +8,10 @@ another id; whoever opens one knows those before it, so a replica that had all o
 import asyncio
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Any, Self
 
-import msgspec
 import orjson
+from msgspec import Struct
 
 from procession.context import RunContext
 from procession.errors import ProcessorError
@@ -31,7 +30,7 @@ _HELD_SECONDS = 60.0
 """A run that was not worked on for so long may have ended elsewhere; one that goes on has its log read again."""
 
 
-class StreamPlace(msgspec.Struct, frozen=True):
+class StreamPlace(Struct, frozen=True):
     """The place of a stream among those of its run: behind the ones with these ids."""
 
     tenant: str
@@ -53,16 +52,15 @@ class StreamPlace(msgspec.Struct, frozen=True):
         return stream < self.number and id_ in (None, self.ids[stream])
 
 
-@dataclass(slots=True)
-class RunParts:
+class RunParts(Struct):
     """What each stream processor of a run has received, by its place in the array; and the ids of streams by number.
 
     There are none without those before them.
     """
 
-    lists: list[list[Chunk]] = field(default_factory=list)
+    lists: list[list[Chunk]] = []
     entries: int = 0
-    streams: dict[int, int | None] = field(default_factory=dict)
+    streams: dict[int, int | None] = {}
     size: int = 0
     kept_at: float = 0.0
 

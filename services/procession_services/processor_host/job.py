@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from procession.args import AbortSignal
 from procession.calls import Calls
@@ -49,8 +50,7 @@ class ChunkSink(Protocol):
 SinkFactory = Callable[["Job", list[ProcessorRef]], Any]
 
 
-@dataclass(slots=True)
-class Job:
+class Job(Struct):
     """A command, the context it works on, and the result that it fills."""
 
     command: WorkCommand

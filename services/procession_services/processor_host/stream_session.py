@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from procession.args import AbortSignal
 from procession.errors import ProcessorError
@@ -31,8 +31,7 @@ class GivenBackError(Exception):
     """What replicas need for a stream is away: its sender's work is to be delivered again."""
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct):
     """One stream on its way through an output replica.
 
     `raw` are all its chunks, encoded: dicts take five times as much, and a failover sends them as they are. `flying`
@@ -43,7 +42,7 @@ class Session:
     processors: list[ProcessorRef]
     lease: Callable[[], Awaitable[dict[str, Any]]]
     store: KeyValueStore
-    raw: list[bytes] = field(default_factory=list)
+    raw: list[bytes] = []
     flying: int = 0
     sent: int = 0
     acked: int = 0
@@ -57,7 +56,7 @@ class Session:
     """The attempt whose chunks, and those of later ones, clients have; None while nobody can have had the stream."""
     inbox: str = ""
     replica: str | None = None
-    returned: dict[str, Any] = field(default_factory=dict)
+    returned: dict[str, Any] = {}
     """What the last replica that gave it back has said; it may be heard before the reply to the lease."""
     stalls: int = 0
     """How often a replica that had it stood still."""

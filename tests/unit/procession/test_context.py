@@ -1,9 +1,9 @@
-import dataclasses
 import json
 from datetime import datetime
 
 import orjson
 import pytest
+from msgspec.structs import fields
 
 from procession.context import RunContext, add_usage, is_rejected
 from procession.errors import ProcessorError
@@ -76,7 +76,7 @@ def test_a_context_survives_the_journey():
 
 
 def test_every_field_travels_but_what_is_said_of_one_place_alone():
-    names = {field.name.replace("_", "") for field in dataclasses.fields(RunContext)}
+    names = {field.name.replace("_", "") for field in fields(RunContext)}
     names |= {"streams"}  # the number of their ids
     assert {name.lower() for name in context().to_dict()} == names - {"stepsshown"}
 

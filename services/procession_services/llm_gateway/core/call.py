@@ -1,11 +1,11 @@
 """One call to a model, as the gateway hands it to a provider."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class ModelCall:
+
+class ModelCall(Struct, frozen=True):
     """Everything a provider needs for one streamed answer, in the contract's words.
 
     Attributes:
@@ -29,21 +29,26 @@ class ModelCall:
 
     model: str
     prompt: list[dict[str, Any]]
-    tools: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tools: dict[str, dict[str, Any]] = {}
     tool_choice: Any = "auto"
     active_tools: list[str] | None = None
-    model_settings: dict[str, Any] = field(default_factory=dict)
-    provider_options: dict[str, Any] = field(default_factory=dict)
+    model_settings: dict[str, Any] = {}
+    provider_options: dict[str, Any] = {}
     response_format: dict[str, Any] | None = None
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = {}
     api_base: str | None = None
-    api_key: str | None = field(default=None, repr=False)
+    api_key: str | None = None
     include_raw_chunks: bool = False
 
     @property
     def provider(self) -> str:
         """The provider's name: what stands before the first slash of `model`."""
         return self.model.partition("/")[0]
+
+    def __repr__(self) -> str:
+        """All but the key, which is not to get into a log."""
+        told = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "api_key")
+        return f"ModelCall({', '.join(told)})"
 
 
 def unknown_model(model: str, kind: str = "model") -> str:
