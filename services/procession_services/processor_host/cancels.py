@@ -1,8 +1,7 @@
 """Tells whoever works here on a run that it was cancelled."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 from procession.args import AbortSignal
@@ -21,20 +20,12 @@ class Cancels:
         self._signals: dict[tuple[str, str], list[AbortSignal]] = {}
         self._lately: dict[tuple[str, str], float] = {}
 
-    @contextmanager
-    def watched(self, tenant: str, run: str) -> Iterator[AbortSignal]:
-        """The signal that fires when the run is cancelled meanwhile."""
+    def watched(self, tenant: str, run: str) -> "_Watched":
+        """As a context, the signal that fires when the run is cancelled meanwhile."""
         key, signal = (tenant, run), AbortSignal()
         if key in self._lately:  # a command that was handed over may come behind that
             signal.abort()
-        signals = self._signals.setdefault(key, [])
-        signals.append(signal)
-        try:
-            yield signal
-        finally:
-            signals.remove(signal)
-            if not signals:
-                del self._signals[key]
+        return _Watched(self._signals, key, signal)
 
     def cancel(self, tenant: str, run: str) -> None:
         """Fires the signals of a run, and tells whoever else wants to know."""
@@ -53,3 +44,24 @@ class Cancels:
         for (tenant, run), told in zip(going, cancelled, strict=True):
             if told:
                 self.cancel(tenant, run)
+
+
+class _Watched:
+    """See `Cancels.watched`; a class, since each command makes one."""
+
+    __slots__ = ("_key", "_signal", "_signals")
+
+    def __init__(
+        self, signals: dict[tuple[str, str], list[AbortSignal]], key: tuple[str, str], signal: AbortSignal
+    ) -> None:
+        self._signals, self._key, self._signal = signals, key, signal
+
+    def __enter__(self) -> AbortSignal:
+        self._signals.setdefault(self._key, []).append(self._signal)
+        return self._signal
+
+    def __exit__(self, *_: object) -> None:
+        of_run = self._signals[self._key]
+        of_run.remove(self._signal)
+        if not of_run:
+            del self._signals[self._key]

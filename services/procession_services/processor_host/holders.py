@@ -88,15 +88,9 @@ class Holders:
         finally:
             del self._owners[owner]
 
-    @contextmanager
-    def working(self, command: WorkCommand, hold: Hold, owner: str = "") -> Iterator[str]:
-        """Notes for the length of the block that the command is worked on; gives the owner's name."""
-        owner = owner or self._new_owner()
-        self._owners[owner], self._held[hold] = hold, (command, owner)
-        try:
-            yield owner
-        finally:
-            del self._owners[owner], self._held[hold]
+    def working(self, command: WorkCommand, hold: Hold, owner: str = "") -> "_Working":
+        """As a context, notes that the command is worked on; gives the owner's name."""
+        return _Working(self._owners, self._held, hold, (command, owner or self._new_owner()))
 
     def _new_owner(self) -> str:
         return new_owner(self._service, self._replica)
@@ -200,3 +194,26 @@ class Holders:
                 raise LostError(_SILENT_SECONDS) from None
             return False
         return HolderAnswer.model_validate_json(answer).works
+
+
+class _Working:
+    """See `Holders.working`; a class, since each command makes one."""
+
+    __slots__ = ("_held", "_hold", "_owners", "_what")
+
+    def __init__(
+        self,
+        owners: dict[str, Hold],
+        held: dict[Hold, tuple[WorkCommand, str]],
+        hold: Hold,
+        what: tuple[WorkCommand, str],
+    ) -> None:
+        self._owners, self._held, self._hold, self._what = owners, held, hold, what
+
+    def __enter__(self) -> str:
+        owner = self._what[1]
+        self._owners[owner], self._held[self._hold] = self._hold, self._what
+        return owner
+
+    def __exit__(self, *_: object) -> None:
+        del self._owners[self._what[1]], self._held[self._hold]

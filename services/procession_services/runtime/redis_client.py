@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final, cast
-from uuid import uuid4
 
 import hiredis
 from redis.asyncio import Redis
@@ -26,6 +25,7 @@ from redis.exceptions import DataError, InvalidResponse, NoScriptError, RedisErr
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from procession_services.runtime.access import Access
+from procession_services.runtime.clock import new_token
 from procession_services.runtime.redis_refusals import NotAllowedError, is_replica, refusal
 from procession_services.runtime.tasks import ended
 
@@ -85,7 +85,7 @@ def connect(url: str, access: Access = _OPEN) -> "RedisClient":
 
 def once_key(tenant: str) -> str:
     """A key for what is to be done once (`ONCE`)."""
-    return f"procession:{tenant}:once:{uuid4().hex}"
+    return f"procession:{tenant}:once:{new_token(32)}"
 
 
 def is_unanswered(error: BaseException) -> bool:

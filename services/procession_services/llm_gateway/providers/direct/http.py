@@ -5,9 +5,10 @@ import io
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, suppress
 from functools import lru_cache
 from http import HTTPStatus
+from types import TracebackType
 from typing import Any, Final, Protocol
 from urllib.request import getproxies, proxy_bypass
 
@@ -110,9 +111,8 @@ class Connections:
         self._ending: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
-    @asynccontextmanager
-    async def post(self, request: Request) -> AsyncIterator[Answer]:
-        """Sends a request and waits for the head of its answer.
+    def post(self, request: Request) -> "_Posted":
+        """As a context, sends a request and waits for the head of its answer.
 
         Raises:
             OSError: The provider cannot be reached, or the connection broke.
@@ -120,33 +120,25 @@ class Connections:
             TimeoutError: There was no connection in time.
             ValueError: A header cannot be sent, or the provider sends the request on to another origin.
         """
-        place = _place(request.url, encoded=request.encoded)
-        headers = _headers(request)
-        if place.is_plain:
-            head = _head(place, headers, len(request.body))
-            async with self._exchange(place.server, head, request.body) as answer:
-                if answer.status not in _REDIRECTS:
-                    yield answer
-                    return
-        body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
-        asked = self._aiohttp().post(place.url, data=body, headers=headers, proxy=place.proxy)
-        async with asked as response:
-            yield _Roundabout(response)
+        return _Posted(self, request)
 
-    @asynccontextmanager
-    async def _exchange(self, server: _Server, head: bytes, body: bytes) -> AsyncIterator[Connection]:
+    async def ask(self, server: _Server, head: bytes, body: bytes) -> Connection:
+        """Sends a request; the connection on which the answer begins, to be given back by `leave`."""
         connection = self._kept(server) or await _connected(server)
         try:
             await connection.send(head, body)
             await connection.answered()
-            yield connection
         except BaseException:
             self._keep(server, connection)
             raise
-        if connection.reusable or connection.closed:
-            self._keep(server, connection)
-        else:
+        return connection
+
+    def leave(self, server: _Server, connection: Connection, *, well: bool) -> None:
+        """Keeps a connection whose answer nobody reads any more; `well`: no error was why."""
+        if well and not (connection.reusable or connection.closed):
             self._read_on(server, connection)
+        else:
+            self._keep(server, connection)
 
     def _read_on(self, server: _Server, connection: Connection) -> None:
         """Keeps a connection if the rest of its answer comes in a moment, for which nobody waits."""
@@ -190,7 +182,8 @@ class Connections:
             del self._idle[server]
         connection.close()
 
-    def _aiohttp(self) -> aiohttp.ClientSession:
+    def aiohttp(self) -> aiohttp.ClientSession:
+        """What goes ways that our own connections do not know."""
         if self._session is None or self._session.closed:
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
             connector = aiohttp.TCPConnector(limit=0, ssl=_tls(), keepalive_timeout=_kept_seconds())
@@ -226,6 +219,39 @@ async def _stay(_session: Any, _context: Any, redirect: aiohttp.TraceRequestRedi
             f"the provider redirects the request to {there.scheme}://{there.host}:{there.port}, which must not get its "
             "key; if that is the right address, set it as the API base"
         )
+
+
+class _Posted:
+    """See `Connections.post`; a class, since each call makes one."""
+
+    __slots__ = ("_connection", "_connections", "_request", "_response", "_server")
+
+    def __init__(self, connections: Connections, request: Request) -> None:
+        self._connections, self._request = connections, request
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> Answer:
+        request = self._request
+        place, headers = _place(request.url, encoded=request.encoded), _headers(request)
+        if place.is_plain:
+            head = _head(place, headers, len(request.body))
+            answer = await self._connections.ask(place.server, head, request.body)
+            if answer.status not in _REDIRECTS:
+                self._connection, self._server = answer, place.server
+                return answer
+            self._connections.leave(place.server, answer, well=True)
+        body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
+        session = self._connections.aiohttp()
+        self._response = session.post(place.url, data=body, headers=headers, proxy=place.proxy)
+        return _Roundabout(await self._response.__aenter__())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._connection is None:
+            await self._response.__aexit__(kind, error, trace)
+        else:
+            self._connections.leave(self._server, self._connection, well=error is None)
 
 
 class _Roundabout:
