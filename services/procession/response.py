@@ -54,7 +54,8 @@ class ResponseCollector:
 
     def arrived(self, chunk: Chunk) -> None:
         """Notes what the provider said, whatever processors do with the chunk."""
-        if chunk["type"] == "finish":
+        kind = chunk["type"]
+        if kind == "finish":
             payload = chunk.get("payload") or {}
             self.finish_reason = (payload.get("stepResult") or {}).get("reason") or "other"
             usage = (payload.get("output") or {}).get("usage") or {}
@@ -62,9 +63,9 @@ class ResponseCollector:
             provider = (payload.get("metadata") or {}).get("providerMetadata")
             if provider:
                 self.metadata["providerMetadata"] = provider
-        elif chunk["type"] == "response-metadata":
+        elif kind == "response-metadata":
             self.metadata.update(chunk.get("payload") or {})
-        elif chunk["type"] == "tool-call" and chunk["payload"].get("repeated"):
+        elif kind == "tool-call" and chunk["payload"].get("repeated"):
             self._used.add(chunk["payload"]["toolCallId"])
 
     def repeated(self, chunk: Chunk) -> bool:
@@ -81,16 +82,17 @@ class ResponseCollector:
     def passed(self, chunk: Chunk) -> None:
         """Takes a chunk that got through the processors."""
         kind = chunk["type"]
+        if kind.startswith("data-"):
+            if not chunk.get("transient"):
+                self._parts.append({"type": kind, "data": chunk.get("data")})
+            return
         if kind in {"object", "object-result"}:
             self.object = chunk if kind == "object-result" else self.object
             return  # made of the answer, not part of it
-        if self._keep and not kind.startswith("data-"):
+        if self._keep:
             self.chunks.append({"type": kind, "payload": chunk.get("payload")})
-        take = self._takers.get(kind)
-        if take is not None:
+        if (take := self._takers.get(kind)) is not None:
             take(self, chunk.get("payload") or {})
-        elif kind.startswith("data-") and not chunk.get("transient"):
-            self._parts.append({"type": kind, "data": chunk.get("data")})
 
     def _end(self, payload: dict[str, Any], kind: str) -> None:
         closed = self._open.pop((kind, str(payload.get("id"))), None)

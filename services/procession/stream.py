@@ -72,7 +72,7 @@ class StreamChain:
         lists = parts if parts is not None else [[] for _ in links]
         pairs = zip(links, lists, strict=True)
         self._places = [self._place(k, link, ctx, received) for k, (link, received) in enumerate(pairs)]
-        self._waiting: set[int] = set()
+        self._waiting = [False] * len(links)
         self._holders = [k for k, link in enumerate(links) if link.processor.holds_back()]
         for link in links:
             link.processor.processor_index = link.index
@@ -130,19 +130,19 @@ class StreamChain:
         Without a chunk it is what link `start` holds back.
         """
         clock, waiting, kind = self._calls.clock, self._waiting, chunk["type"] if chunk else ""
+        ended = clock()
         for k, link, hook, own, received, report in self._places_from(start, kind):
-            waits = k in waiting
             # A hook that waits keeps the chunk that it has in hand: another one may be written beside it meanwhile.
-            args = copy(own) if waits else own
+            args = copy(own) if (waits := waiting[k]) else own
             if chunk:
                 received.append(chunk)
                 args.part = chunk
             report.calls += 1
-            started = clock()
+            started = ended
             try:
                 out: Any = (hook if chunk else link.processor.flush_stream)(args)
                 if type(out) is CoroutineType or (out is not chunk and inspect.isawaitable(out)):
-                    waiting.add(k)
+                    waiting[k] = True
                     out = await (out if link.timeout is None else within(awaited(out), link.timeout))
             except TripWire as tripwire:
                 await self._calls.violated(link, _HOOK, tripwire)
@@ -155,8 +155,9 @@ class StreamChain:
                 out = chunk
             finally:
                 if not waits:
-                    waiting.discard(k)
-                report.micros += (clock() - started) / 1000
+                    waiting[k] = False
+                ended = clock()
+                report.micros += (ended - started) / 1000
             if out is not chunk or chunk is None or chunk.get("type") != kind:
                 for made in self._made(k, chunk, kind, out):
                     await self.send(made, k + 1)

@@ -106,16 +106,14 @@ class ChunkOrder:
     def pop(self) -> dict[str, Any] | None:
         """The next chunk in order; None when it has not come yet."""
         following = self._following
-        if following not in self._waiting:
+        if (said := self._waiting.get(following)) is None:
             return None
         self.position = following
-        fence, chunk = self._waiting[following]
-        start = self._taken_back(following) if self._resets else self._shown
-        if start < self._shown:
+        if self._resets and (start := self._taken_back(following)) < self._shown:
             self._shown, self._begun = start, min(start, self._begun)
             return {"type": "reset", "runId": self._run, "from": "SYSTEM", "payload": {"from": start}}
         del self._waiting[following]
-        self._handed_by = fence
+        self._handed_by, chunk = said
         self.position = self._shown = following + 1
         return chunk
 

@@ -152,16 +152,19 @@ class Outbox:
 
     def put(self, chunk: Chunk) -> None:
         """Takes a chunk; custom `data-*` chunks go verbatim (R-WR-3), others get the run's identity (R-CH-1)."""
-        number, self.next_seq = self.next_seq, self.next_seq + 1
-        if number == self._suppress and self._last is not None:
-            self.differs = not _alike(chunk, self._last)
-        if self._live and number > self._suppress and not self.differs:
-            if chunk["type"].startswith("data-"):
+        number = self.next_seq
+        self.next_seq = number + 1
+        if number <= self._suppress:
+            if number == self._suppress and self._last is not None:
+                self.differs = not _alike(chunk, self._last)
+        elif self._live and not self.differs:
+            kind = chunk["type"]
+            if kind.startswith("data-"):
                 self._ready.append(dict(chunk))
             else:
-                self._ready.append({"type": chunk["type"], "runId": self._run, "from": "AGENT", **chunk})
-            if self.unattended is not None:
-                told, self.unattended = self.unattended, None
+                self._ready.append({"type": kind, "runId": self._run, "from": "AGENT", **chunk})
+            if (told := self.unattended) is not None:
+                self.unattended = None
                 told()
 
     async def follow(self, *, again: bool = False) -> None:
