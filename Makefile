@@ -19,8 +19,8 @@ PYTHON ?= $(shell for build in optimized any; do \
 	sys.exit(sys.version_info < (3, 11) or "optimized" in sys.argv and not built)' $$build 2>/dev/null \
 	&& echo "$$python" && exit; done; done)
 
-# Processes of tests, which wait more than they work: one more than there are CPUs, each with servers of its own.
-JOBS ?= $(shell cpus=$$(getconf _NPROCESSORS_ONLN); echo $$((cpus < 5 ? cpus + 1 : 6)))
+# Processes of tests, which wait more than they work: two more than there are CPUs, each with servers of its own.
+JOBS ?= $(shell cpus=$$(getconf _NPROCESSORS_ONLN); echo $$((cpus < 5 ? cpus + 2 : 6)))
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +41,7 @@ chaos: $(VENV)/.develops ## kill, stop and cut off everything under load: RUNS=2
 	@$(BIN)/python -m tests.chaos --runs $(or $(RUNS),2000) --seed $(or $(SEED),1)
 
 test: $(VENV)/.develops ## run the tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-docker: $(VENV)/.develops ## integration tests that restart servers and use all of them, on containers
 	@$(BIN)/python -m tests.e2e.engine

@@ -14,6 +14,8 @@ from procession_schemas.messages import Part
 
 REPLAYED: Final = ("warnings", "request", "rawResponse")
 """What a cached response tells beside its chunks (R-CA-1)."""
+_BESIDE: Final = frozenset({"object", "object-result"})
+"""Chunks that are made of the answer, and no part of it."""
 _CALL_FIELDS = ("toolCallId", "toolName", "args", "argsText", "providerExecuted")
 
 
@@ -82,17 +84,14 @@ class ResponseCollector:
     def passed(self, chunk: Chunk) -> None:
         """Takes a chunk that got through the processors."""
         kind = chunk["type"]
-        if kind.startswith("data-"):
-            if not chunk.get("transient"):
-                self._parts.append({"type": kind, "data": chunk.get("data")})
-            return
-        if kind in {"object", "object-result"}:
-            self.object = chunk if kind == "object-result" else self.object
-            return  # made of the answer, not part of it
-        if self._keep:
+        if self._keep and kind not in _BESIDE and not kind.startswith("data-"):
             self.chunks.append({"type": kind, "payload": chunk.get("payload")})
         if (take := self._takers.get(kind)) is not None:
             take(self, chunk.get("payload") or {})
+        elif kind == "object-result":
+            self.object = chunk
+        elif kind.startswith("data-") and not chunk.get("transient"):
+            self._parts.append({"type": kind, "data": chunk.get("data")})
 
     def _end(self, payload: dict[str, Any], kind: str) -> None:
         closed = self._open.pop((kind, str(payload.get("id"))), None)
