@@ -6,6 +6,7 @@ next command (docs/adr/0011). An operation without processors can run anywhere a
 no configured processor implements costs no message.
 """
 
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import field
@@ -47,12 +48,9 @@ class StepConfig(WireStruct):
 
 
 class Operation(WireStruct, tag_field="op"):
-    """One operation of a command; `op` says which."""
+    """One operation of a command; `op` is its name on the wire."""
 
-    @property
-    def op(self) -> str:
-        """Its name on the wire."""
-        return str(self.__struct_config__.tag)
+    op = property(attrgetter("__struct_config__.tag"))
 
 
 class OpenOp(Operation, tag="open"):

@@ -65,10 +65,10 @@ class Calls(Struct):
 
     def report(self, link: Link, hook: Hook) -> HookReport:
         """The running tally of a processor and hook."""
-        key = (link.id, hook.value)
-        if key not in self.reports:
-            self.reports[key] = HookReport(processor=link.id, hook=hook.value)
-        return self.reports[key]
+        name = str(hook)
+        if (report := self.reports.get((link.id, name))) is None:
+            report = self.reports[link.id, name] = HookReport(processor=link.id, hook=name)
+        return report
 
     def add_reports(self, reports: Iterable[HookReport]) -> None:
         """Adds what hooks did elsewhere for this command."""
@@ -83,7 +83,7 @@ class Calls(Struct):
         self, ctx: RunContext, link: Link, hook: Hook, writer: Writer | None = None
     ) -> "LinkServices":
         """What `args.services` is in a hook of that processor."""
-        return LinkServices(self, ctx, link, hook, writer)
+        return LinkServices(self, ctx, link, hook, writer, ctx.tenant, ctx.agent)
 
     async def call(self, link: Link, hook: Hook, args: Any) -> Any:
         """Calls the hook and returns what it returns; None where its failure is skipped.
@@ -199,15 +199,16 @@ class _Taking:
             self._calls.refused(self._link, self._hook, error.code, self._run)
 
 
-class LinkServices:
+class LinkServices(Struct, eq=False):
     """`args.services` of one processor in one hook: what it uses is counted in its report."""
 
-    __slots__ = ("_calls", "_ctx", "_hook", "_link", "_writer", "agent", "tenant")
-
-    def __init__(self, calls: Calls, ctx: RunContext, link: Link, hook: Hook, writer: Writer | None) -> None:
-        self._calls, self._link, self._hook = calls, link, hook
-        self._ctx, self._writer = ctx, writer
-        self.tenant, self.agent = ctx.tenant, ctx.agent
+    _calls: Calls
+    _ctx: RunContext
+    _link: Link
+    _hook: Hook
+    _writer: Writer | None
+    tenant: str
+    agent: str
 
     @property
     def model(self) -> str:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from procession.merging import keep_outcomes, may_merge, merge
 from procession.messages import refresh_flat, timestamp
+from procession.parts import MAPPINGS
 from procession_schemas.messages import Message, Source
 
 _TICK: Final = timedelta(milliseconds=1)
@@ -81,7 +82,10 @@ class Entries:
 
     def find(self, message_id: str | None) -> Entry | None:
         """The entry of a message; the last one where several have its id."""
-        return next((entry for entry in reversed(self.all) if entry.message["id"] == message_id), None)
+        for entry in reversed(self.all):
+            if entry.message["id"] == message_id:
+                return entry
+        return None
 
     def remove(self, doomed: Callable[[Entry], bool]) -> list[Message]:
         """Removes entries, and gives their messages."""
@@ -102,7 +106,7 @@ class Entries:
 
 def known(like: Any, index: Mapping[str, Entry]) -> Entry | None:
     """The entry of which something that is like a message has the id."""
-    message_id = like.get("id") if isinstance(like, Mapping) else None
+    message_id = like.get("id") if isinstance(like, MAPPINGS) else None
     return index.get(message_id) if isinstance(message_id, str) else None
 
 

@@ -12,12 +12,14 @@ from procession.attempt import Attempt, by_step, write
 from procession.entries import Entries, Entry, known
 from procession.merging import advance, find_part, is_open, keep_outcomes
 from procession.messages import check_stored, is_readable, normalise, system_text, without_stale_flat
-from procession.parts import InvalidMessageError, copy_json
+from procession.parts import MAPPINGS, InvalidMessageError, copy_json
 from procession.signals import cut_back
 from procession.system_messages import SystemMessages
 from procession.views import Clear, Views
 from procession_schemas.messages import Message, Part, Source, SystemMessage, ToolInvocation
 
+_ONE: Final = (str, *MAPPINGS)
+"""What stands for one message rather than several."""
 _SOURCES: Final[dict[str, Source]] = {
     "memory": "memory",
     "input": "input",
@@ -467,7 +469,7 @@ class MessageList:
 
 
 def _listed(messages: Any) -> Iterable[Any]:
-    if isinstance(messages, str | Mapping):
+    if isinstance(messages, _ONE):
         return [messages] if messages != "" else []
     if not isinstance(messages, Iterable):
         raise InvalidMessageError(

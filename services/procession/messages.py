@@ -6,6 +6,8 @@ from typing import Any, Final, cast
 
 from procession import flat_fields
 from procession.parts import (
+    MAPPINGS,
+    OPTIONAL_TEXT,
     InvalidMessageError,
     check_parts,
     copy_json,
@@ -170,7 +172,7 @@ def normalise(
     """
     if isinstance(like, str):
         like = {"role": "user", "content": like}
-    if not isinstance(like, Mapping):
+    if not isinstance(like, MAPPINGS):
         raise InvalidMessageError(
             where, f"is {type(like).__name__}; give a string, or an object with role and content"
         )
@@ -247,7 +249,7 @@ def _check_stored(message: Mapping[str, Any], where: str) -> None:
 
 def _content(like: Mapping[str, Any], where: str) -> dict[str, Any]:
     content, path = like.get("content"), f"{where}.content"
-    if isinstance(content, Mapping):
+    if isinstance(content, MAPPINGS):
         return _full_content(content, path)
     if like["role"] == "tool" and "tool_call_id" in like:
         return {"format": 2, "parts": [read_tool_answer(like, where)]}
@@ -278,7 +280,7 @@ def _full_content(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InvalidMessageError(where, "has neither parts nor content; give a list of parts")
     if not isinstance(given, list | None):
         raise InvalidMessageError(f"{where}.parts", f"is of type {type(given).__name__}; give a list")
-    if not isinstance(flat, str | None):
+    if not isinstance(flat, OPTIONAL_TEXT):
         raise InvalidMessageError(f"{where}.content", f"is of type {type(flat).__name__}; give a string")
     _check_metadata(content, where)
     parts = _with_flat_text(read_own_parts(given or [], f"{where}.parts"), flat)
@@ -304,11 +306,11 @@ def _with_flat_text(parts: list[Part], flat: Any) -> list[Part]:
 
 def _with_rest(content: dict[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     """What a foreign message says beside its parts: metadata, annotations, and what is for the provider."""
-    if isinstance(like.get("metadata"), Mapping):
+    if isinstance(like.get("metadata"), MAPPINGS):
         content["metadata"] = copy_json(dict(like["metadata"]))
     if isinstance(like.get("annotations"), list):
         content["annotations"] = copy_json(like["annotations"])
-    options = next((like[key] for key in _PROVIDER_OPTIONS if isinstance(like.get(key), Mapping)), None)
+    options = next((like[key] for key in _PROVIDER_OPTIONS if isinstance(like.get(key), MAPPINGS)), None)
     if options:
         content["providerMetadata"] = copy_json(dict(options))
     return content
@@ -316,7 +318,7 @@ def _with_rest(content: dict[str, Any], like: Mapping[str, Any]) -> dict[str, An
 
 def _optional(like: Mapping[str, Any], key: str, where: str) -> str | None:
     value = like.get(key)
-    if not isinstance(value, str | None):
+    if not isinstance(value, OPTIONAL_TEXT):
         raise InvalidMessageError(f"{where}.{key}", f"is of type {type(value).__name__}; give a string")
     return value
 

@@ -14,6 +14,8 @@ from procession.merging import advance
 from procession_schemas.messages import Part
 
 T = TypeVar("T")
+MAPPINGS: Final = (dict, Mapping)
+"""What `isinstance` is asked for: nearly all are dicts, and to ask the abstract class takes a call of Python."""
 _CONTAINERS: Final = (dict, list, tuple)  # a union would be made anew for each value
 
 MAX_DEPTH: Final = 200
@@ -23,13 +25,13 @@ AROUND_DEPTH: Final = MAX_DEPTH + 8
 
 _AUDIO_TYPES: Final = {"mp3": "audio/mpeg", "wav": "audio/wav"}
 _NAMES: Final[dict[type, str]] = {str: "a string", dict: "an object", list: "a list"}
-_OPTIONAL_TEXT: Final = (str, NoneType)
+OPTIONAL_TEXT: Final = (str, NoneType)
 _OPTIONAL_MAP: Final = (dict, NoneType)
 _FIELDS: Final[dict[str, dict[str, tuple[type, ...]]]] = {
     "text": {"text": (str,)},
-    "reasoning": {"reasoning": _OPTIONAL_TEXT, "details": (list, NoneType)},
-    "image": dict.fromkeys(("image", "mimeType", "mediaType"), _OPTIONAL_TEXT),
-    "file": dict.fromkeys(("data", "url", "mimeType", "mediaType", "filename"), _OPTIONAL_TEXT),
+    "reasoning": {"reasoning": OPTIONAL_TEXT, "details": (list, NoneType)},
+    "image": dict.fromkeys(("image", "mimeType", "mediaType"), OPTIONAL_TEXT),
+    "file": dict.fromkeys(("data", "url", "mimeType", "mediaType", "filename"), OPTIONAL_TEXT),
     "source": {"source": (dict,)},
     "tool-invocation": {"toolInvocation": (dict,)},
 }
@@ -208,14 +210,14 @@ def _check_part(part: Any, where: str) -> None:
         _check(part, key, kinds, where)
     for i, detail in enumerate(part.get("details") or () if kind == "reasoning" else ()):
         _check({"": detail}, "", (dict,), f"{where}.details.{i}")
-        _check(detail, "text", _OPTIONAL_TEXT, f"{where}.details.{i}")
+        _check(detail, "text", OPTIONAL_TEXT, f"{where}.details.{i}")
     if "toolInvocation" in part:
         _check(part, "toolInvocation", (dict,), where)
         path, invocation = f"{where}.toolInvocation", part["toolInvocation"]
         for key in ("state", "toolCallId"):
             _string(invocation, key, path)
         _called(invocation, "toolName", path)
-        _check(invocation, "errorText", _OPTIONAL_TEXT, path)
+        _check(invocation, "errorText", OPTIONAL_TEXT, path)
         _check(invocation, "approval", _OPTIONAL_MAP, path)
 
 
@@ -377,7 +379,7 @@ def _typed(part: Any, where: str) -> dict[str, Any]:
 
 
 def _kind_of_part(part: Any, where: str) -> str:
-    if not isinstance(part, Mapping):
+    if not isinstance(part, MAPPINGS):
         raise InvalidMessageError(where, f"is {_kind(part)}; a part is an object with a type")
     return _string(part, "type", where)
 

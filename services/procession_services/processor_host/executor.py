@@ -65,6 +65,7 @@ _AGAIN_SECONDS: Final = 2.0
 """After so long, whoever lives can be asked: NATS may have been restarted."""
 _MAY_WAIT: Final = frozenset({"arrays", "hook", "stepFinish", "stop", "stream", "toolResults", "tools"})
 """Operations that may wait for something, before which clients get what is ready; else it goes with what comes next."""
+_STREAMED: Final = (ToolResultsOp, StepFinishOp, StreamOp)
 _OF_AUTHORS: Final = (
     ProcessorError,
     UnknownComponentError,
@@ -401,7 +402,7 @@ class Executor:
 
     def _lender_of(self, job: Job, op: Op) -> OpRunner | None:
         """Who has a replica of the output chain run this operation and all behind it, where any service could."""
-        streams = isinstance(op, ToolResultsOp | StepFinishOp | StreamOp) and op.processors
+        streams = isinstance(op, _STREAMED) and op.processors
         portable = streams and all(other.op in RUNNERS and other.op != "hook" for other in job.ops_from(op))
         return self._lender if portable else None
 

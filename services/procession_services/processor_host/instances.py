@@ -1,8 +1,8 @@
 """Processor instances of one process, built once for an id with its options and shared by all runs."""
 
-from typing import Any
+from typing import Any, Final
 
-import orjson
+import msgspec
 
 from procession.calls import Link
 from procession.errors import BrokenComponentError, ProcessorError
@@ -11,6 +11,8 @@ from procession.registry import Registry
 from procession_schemas.agent import ProcessorRef
 from procession_services.runtime.building import built
 from procession_services.runtime.kept import Kept
+
+_key: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Instances:
@@ -29,7 +31,7 @@ class Instances:
             InvalidOptionsError: Options do not fit.
             ProcessorError: A constructor raised.
         """
-        name = _key([places, [[ref.id, ref.as_, ref.options, ref.on_error, ref.timeout] for ref in refs]])
+        name = _key([places, refs])
         if (known := self._arrays.get(name)) is not None:
             return known
         links = [
@@ -52,7 +54,3 @@ class Instances:
             raise ProcessorError(
                 str(error), processor_id=ref.instance, hook="", code="COMPONENT_FAILED"
             ) from error
-
-
-def _key(of: list[Any]) -> bytes:
-    return orjson.dumps(of, option=orjson.OPT_SORT_KEYS)

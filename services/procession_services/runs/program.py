@@ -306,7 +306,7 @@ def _whole(op: Bare, state: RunState) -> Op:
             finish_reason=op.finish_reason,
             stream_processors=plan.chain if plan.data_parts else [],
         )
-    if isinstance(op, StepFinishOp | StreamOp):
+    if isinstance(op, (StepFinishOp, StreamOp)):
         return op.but(processors=plan.chain)
     return _by_plan(op, state) if isinstance(op, ByPlan) else op
 
