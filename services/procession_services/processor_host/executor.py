@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -82,6 +82,27 @@ class _Settled(NamedTuple):
     then: Claimed | None = None
 
 
+class _Claims(AbstractContextManager[Claiming]):
+    """See `Executor.claiming`; a class, since each command that is handed over makes one."""
+
+    def __init__(
+        self,
+        holders: Holders,
+        watched: AbstractContextManager[AbortSignal],
+        command: WorkCommand,
+        hold: Hold,
+    ) -> None:
+        self._holders, self._watched, self._command, self._hold = holders, watched, command, hold
+
+    def __enter__(self) -> Claiming:
+        self._owner = self._holders.claim(self._hold)
+        return Claiming(self._command, self._owner, self._watched.__enter__())
+
+    def __exit__(self, *_: object) -> None:
+        self._watched.__exit__(None, None, None)
+        self._holders.leave(self._owner)
+
+
 class Executor:
     """Works on the commands of one service."""
 
@@ -137,14 +158,9 @@ class Executor:
             held = delivery.hold if delivery else None
             return await self._execute(command, delivery, held, told, speaks=speaks)
 
-    @contextmanager
-    def claiming(self, command: WorkCommand, hold: Hold) -> Iterator[Claiming]:
+    def claiming(self, command: WorkCommand, hold: Hold) -> "_Claims":
         """Notes that a command is going to be done here, and whether its run is cancelled meanwhile; see `Taker`."""
-        with (
-            self.holders.claiming(hold) as owner,
-            self.cancels.watched(command.tenant, command.run) as signal,
-        ):
-            yield Claiming(command, owner, signal)
+        return _Claims(self.holders, self.cancels.watched(command.tenant, command.run), command, hold)
 
     async def follow(self, claimed: Claimed, delivery: Delivery) -> Claimed | None:
         """As `execute`, for a command that was handed over here; the delivery that led to it stands for it."""

@@ -6,8 +6,7 @@ by whoever hears of the run meanwhile.
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from procession_schemas import subjects
@@ -78,15 +77,15 @@ class Holders:
         at_work = [owner for owner, works in zip(question.others, others, strict=True) if works]
         return HolderAnswer(works=works, others=at_work).to_json()
 
-    @contextmanager
-    def claiming(self, hold: Hold) -> Iterator[str]:
-        """Notes for the length of the block that a command is going to be worked on; gives the owner's name."""
+    def claim(self, hold: Hold) -> str:
+        """Notes until `leave` that a command is going to be worked on; gives the owner's name."""
         owner = self._new_owner()
         self._owners[owner] = hold
-        try:
-            yield owner
-        finally:
-            del self._owners[owner]
+        return owner
+
+    def leave(self, owner: str) -> None:
+        """Forgets a `claim`."""
+        del self._owners[owner]
 
     def working(self, command: WorkCommand, hold: Hold, owner: str = "") -> "_Working":
         """As a context, notes that the command is worked on; gives the owner's name."""
