@@ -8,6 +8,7 @@ knows JetStream.
 
 import asyncio
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -20,7 +21,7 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError, ServerError, ServiceUnavailableError
-from nats.protocol.command import pub_cmd, unsub_cmd
+from nats.protocol.command import hpub_cmd, pub_cmd, unsub_cmd
 
 from procession.addresses import login
 from procession.client.alone import Alone
@@ -30,6 +31,9 @@ __all__ = ["AWAY", "NOT_YET", "NatsClient", "is_bounce"]
 
 _HEADER_FRAME: Final = len("NATS/1.0\r\n\r\n")
 _HEADERS: Final = 1_024
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+"""Names of headers that nats-py takes."""
+_ONE_LINE: Final = str.maketrans({"\r": " ", "\n": " "})
 _T = TypeVar("_T")
 AWAY: Final = (
     TimeoutError, errors.NoRespondersError, NoStreamResponseError, ServiceUnavailableError, ServerError
@@ -295,16 +299,19 @@ class NatsClient(Client):
     async def _send_publish(
         self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
     ) -> None:
-        if not headers and subject and self._line is not None:
-            self.stats["out_msgs"] += 1
-            self.stats["out_bytes"] += payload_size
-            await self._send_command(pub_cmd(subject, reply, payload))
-            self._send_soon()
-            return
         # nats-py looks at the body alone, and the server closes the connection for good.
         if headers and payload_size > self.room(headers):
             raise errors.MaxPayloadError
-        await super()._send_publish(subject, reply, payload, payload_size, headers)
+        if not subject or self._line is None or not all(map(_NAME.fullmatch, headers or ())):
+            await super()._send_publish(subject, reply, payload, payload_size, headers)
+            return
+        self.stats["out_msgs"] += 1
+        self.stats["out_bytes"] += payload_size
+        if headers:
+            await self._send_command(hpub_cmd(subject, reply, _head(headers), payload))
+        else:
+            await self._send_command(pub_cmd(subject, reply, payload))
+        self._send_soon()
 
     async def _read_loop(self) -> None:
         if not isinstance(self._transport, TcpTransport):  # a WebSocket, whose messages come by _process_msg
@@ -482,6 +489,12 @@ def _is_nobody(message: Msg) -> bool:
 def _give_up(answer: "asyncio.Future[Msg]", why: type[Exception] = errors.TimeoutError) -> None:
     if not answer.done():
         answer.set_exception(why)
+
+
+def _head(headers: Mapping[str, str]) -> bytes:
+    """Headers as nats-py writes them."""
+    lines = [f"{name}: {value.strip().translate(_ONE_LINE)}\r\n" for name, value in headers.items()]
+    return f"NATS/1.0\r\n{''.join(lines)}\r\n".encode()
 
 
 async def _cancellable(work: Awaitable[None]) -> None:

@@ -100,6 +100,20 @@ async def test_a_message_has_its_headers_and_its_reply(client, subject):
     assert message.headers == {"traceparent": "00-1", "a": "b"}
 
 
+async def test_the_value_of_a_header_stays_in_its_line(client, subject):
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    await client.listen(subject, heard.put_nowait)
+    await client.publish(subject, b"body", headers={"one": " 1\r\ntwo: 2\n", "three": "3"})
+    message = await heard.get()
+    assert (message.headers, message.data) == ({"one": "1  two: 2", "three": "3"}, b"body")
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "a\r\nb", "ä"])
+async def test_a_header_whose_name_is_none_is_refused(client, subject, name):
+    with pytest.raises(errors.BadHeaderError):
+        await client.publish(subject, b"body", headers={"fine": "y", name: "x"})
+
+
 @pytest.mark.parametrize("room", [-1, 0])
 async def test_headers_count_in_what_the_server_takes(client, subject, room):
     """For a message that is longer it closes the connection for good."""
