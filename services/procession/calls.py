@@ -210,6 +210,10 @@ class LinkServices(Struct, eq=False):
     tenant: str
     agent: str
 
+    def __repr__(self) -> str:
+        """Not what it has of the run and of the process: whoever prints arguments does not mean that."""
+        return f"LinkServices(tenant={self.tenant!r}, agent={self.agent!r})"
+
     @property
     def model(self) -> str:
         """The model of the step in hand, `provider/name`."""

@@ -48,6 +48,13 @@ async def test_usage_of_a_scope_that_there_is_not_is_an_error():
     await ProcessorKit(processor("asker", process_input=hook)).input("hello")
 
 
+async def test_services_that_are_printed_tell_nothing_of_the_run():
+    ctx = context()
+    ctx.messages.add("a secret", "input")
+    services = Calls(clock=lambda: 0).services(ctx, link(processor()), Hook.INPUT)
+    assert repr(services) == "LinkServices(tenant='t', agent='a')"
+
+
 async def test_an_object_is_parsed_and_validated():
     seen: list[Any] = []
     kit = ProcessorKit(

@@ -182,7 +182,7 @@ class Connections:
             del self._idle[server]
         connection.close()
 
-    def aiohttp(self) -> aiohttp.ClientSession:
+    def session(self) -> aiohttp.ClientSession:
         """What goes ways that our own connections do not know."""
         if self._session is None or self._session.closed:
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
@@ -241,8 +241,8 @@ class _Posted:
                 return answer
             self._connections.leave(place.server, answer, well=True)
         body = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)  # sent in pieces
-        session = self._connections.aiohttp()
-        self._response = session.post(place.url, data=body, headers=headers, proxy=place.proxy)
+        asked = self._connections.session()
+        self._response = asked.post(place.url, data=body, headers=headers, proxy=place.proxy)
         return _Roundabout(await self._response.__aenter__())
 
     async def __aexit__(
