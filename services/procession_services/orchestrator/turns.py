@@ -2,8 +2,6 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 __all__ = ["AT_ONCE", "INTAKE", "Turns"]
@@ -26,29 +24,26 @@ class Turns:
         """How many of a tenant wait."""
         return len(self._queues.get(tenant, ()))
 
-    @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[None]:
-        """Waits for a turn, and has it for the length of the block."""
+    def turn(self, tenant: str) -> "_Turn":
+        """As a context, waits for a turn, and has it until the end."""
+        return _Turn(self, tenant)
+
+    async def take(self, tenant: str) -> None:
+        """Waits for a turn."""
         if self._free:
             self._free -= 1
-        else:
-            await self._wait(tenant)
-        try:
-            yield
-        finally:
-            self._pass_on()
-
-    async def _wait(self, tenant: str) -> None:
+            return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(tenant, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # it came at the same moment
-                self._pass_on()
+                self.pass_on()
             raise
 
-    def _pass_on(self) -> None:
+    def pass_on(self) -> None:
+        """Ends a turn."""
         while self._queues:
             tenant = next(iter(self._queues))
             queue = self._queues.pop(tenant)
@@ -59,3 +54,18 @@ class Turns:
                 turn.set_result(None)
                 return
         self._free += 1
+
+
+class _Turn:
+    """See `Turns.turn`; a class, since each request makes one."""
+
+    __slots__ = ("_tenant", "_turns")
+
+    def __init__(self, turns: Turns, tenant: str) -> None:
+        self._turns, self._tenant = turns, tenant
+
+    async def __aenter__(self) -> None:
+        await self._turns.take(self._tenant)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._turns.pass_on()

@@ -11,7 +11,7 @@ from procession.stream import StreamChain
 from procession_schemas.agent import ProcessorRef
 from procession_schemas.chunks import Chunk
 from procession_services.output_processors.parts import PartsStore, RunParts, StreamPlace
-from procession_services.processor_host.job import Job, SinkFactory
+from procession_services.processor_host.job import ChunkSink, Job, SinkFactory
 
 
 class ToolResults:
@@ -82,7 +82,7 @@ class LocalSinks:
         self._parts = parts
 
     @asynccontextmanager
-    async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[LocalSink]:
+    async def sink(self, job: Job, processors: list[ProcessorRef]) -> AsyncIterator[ChunkSink]:
         """The chain of these processors on the job's context."""
         place = StreamPlace.of(job.ctx)
         parts = await self._parts.open(place)

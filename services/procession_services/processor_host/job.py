@@ -1,7 +1,7 @@
 """One command being worked on."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
@@ -47,7 +47,7 @@ class ChunkSink(Protocol):
         """
 
 
-SinkFactory = Callable[["Job", list[ProcessorRef]], Any]
+SinkFactory = Callable[["Job", list[ProcessorRef]], AbstractAsyncContextManager[ChunkSink]]
 
 
 class Job(Struct):
@@ -117,14 +117,9 @@ class Job(Struct):
         for chunk in chunks:
             self.outbox.put(chunk)
 
-    @asynccontextmanager
-    async def sink(self, processors: list[ProcessorRef]) -> AsyncIterator[ChunkSink]:
-        """Opens the way through `processors`; what they keep of data chunks joins the conversation (R-WR-8)."""
-        if not processors:
-            yield _Direct(self)
-            return
-        async with self.open_sink(self, processors) as sink:
-            yield sink
+    def sink(self, processors: list[ProcessorRef]) -> AbstractAsyncContextManager[ChunkSink]:
+        """The way through `processors`; what they keep of data chunks joins the conversation (R-WR-8)."""
+        return self.open_sink(self, processors) if processors else nullcontext(_Direct(self))
 
     def writer(self, processors: list[ProcessorRef]) -> TurnWriter:
         """A writer for hooks outside the stream; `processors` are the output chain where some want data chunks."""

@@ -1,7 +1,7 @@
 """How often messages were begun that were delivered again, for those of which NATS knows deliveries only."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -26,15 +26,15 @@ class Begun:
         """How often it was begun after its first delivery, and not done."""
         return int(await self._redis.get(_key(message)) or 0)
 
-    @asynccontextmanager
-    async def counted(self, message: str, attempt: int) -> AsyncIterator[None]:
+    def counted(self, message: str, attempt: int) -> AbstractAsyncContextManager[None]:
         """Notes that a message is begun, where that is not its first delivery, until the block has ended well.
 
         Somebody may have it in hand after that, but it ends no process any more.
         """
-        if attempt == 1:
-            yield
-            return
+        return nullcontext() if attempt == 1 else self._counted(message)
+
+    @asynccontextmanager
+    async def _counted(self, message: str) -> AsyncIterator[None]:
         await self._begin(keys=[_key(message)], args=[_SECONDS])
         yield
         await self._redis.delete(_key(message))
