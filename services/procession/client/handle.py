@@ -2,9 +2,9 @@
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import orjson
 from nats.aio.subscription import Subscription
@@ -32,6 +32,7 @@ from procession_schemas.run_ids import valid_id
 from procession_schemas.validation import in_words
 from procession_schemas.work import Control
 
+_T = TypeVar("_T")
 _RETRY_SECONDS: Final = 0.5
 _PROBE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 0.25
@@ -154,9 +155,8 @@ class RunHandle:
                     raise self._lost(f"{self._order.position} and later")
                 self._finish()
                 raise StopAsyncIteration
-            async with asyncio.timeout(idle_timeout):
-                if not await self._more():
-                    raise StopAsyncIteration
+            if not await _within(idle_timeout, self._more()):
+                raise StopAsyncIteration
 
     async def result(self, *, timeout: float | None = None, raise_on_error: bool = False) -> RunResult:  # noqa: ASYNC109
         """Waits for the result: of the finished run, or of one that waits for a person (status `suspended`).
@@ -169,13 +169,16 @@ class RunHandle:
             UnknownRunError: Nobody knows the run any more: NATS and Redis have both lost their data.
             NotConnectedError: The client was closed, or is that of another event loop.
         """
-        outcome = self._outcome
-        async with asyncio.timeout(timeout):
-            while outcome.result is None or outcome.disputed or outcome.refused is not None:
-                await self._advance()
+        result = await _within(timeout, self._told())
         self._finish()
-        if raise_on_error and outcome.result.status not in ("finished", "suspended"):
-            raise RunFailedError(outcome.result)
+        if raise_on_error and result.status not in ("finished", "suspended"):
+            raise RunFailedError(result)
+        return result
+
+    async def _told(self) -> RunResult:
+        outcome = self._outcome
+        while outcome.result is None or outcome.disputed or outcome.refused is not None:
+            await self._advance()
         return outcome.result
 
     async def cancel(self) -> None:
@@ -501,6 +504,14 @@ def _check(control: Control, asked: dict[str, Any]) -> None:
             raise ResumeDataError(f"{call} is waiting {waits} ({told})")
     if control.resume_data is None:  # also where the schema takes anything: a tool without data asks for them
         raise ResumeDataError(f"{call} is waiting for data; null does not count as data")
+
+
+async def _within(seconds: float | None, waiting: Coroutine[Any, Any, _T]) -> _T:
+    """Waits for so long, or for ever; raises TimeoutError."""
+    if seconds is None:
+        return await waiting
+    async with asyncio.timeout(seconds):
+        return await waiting
 
 
 class _Chunks(AsyncIterator[dict[str, Any]]):
