@@ -9,6 +9,7 @@ import tracemalloc
 import pytest
 import pytest_asyncio
 
+from procession_services.bus import unconfirmed
 from procession_services.output_processors import parts
 from procession_services.tools import execute
 from tests.support.system import SERVICES, finished, running_system
@@ -32,6 +33,7 @@ async def system(servers, tmp_path_factory, monkeypatch_module):
     monkeypatch_module.setenv("OPENAI_API_KEY", "unused")
     monkeypatch_module.setattr(parts, "_HELD_SECONDS", 0.0)
     monkeypatch_module.setattr(execute._EXECUTIONS, "_keep", 2)
+    monkeypatch_module.setattr(unconfirmed, "_ASK_MESSAGES", 1)
     logs = tmp_path_factory.mktemp("left")
     async with running_system(servers, logs) as system, system.inside(*SERVICES, together=True):
         yield system
