@@ -7,7 +7,7 @@ no configured processor implements costs no message.
 """
 
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 from msgspec import field
 from pydantic import AfterValidator, ConfigDict, Field
@@ -50,7 +50,7 @@ class StepConfig(WireStruct):
 class Operation(WireStruct, tag_field="op"):
     """One operation of a command; `op` is its name on the wire."""
 
-    op = property(attrgetter("__struct_config__.tag"))
+    op = cast("str", property(attrgetter("__struct_config__.tag")))
 
 
 class OpenOp(Operation, tag="open"):

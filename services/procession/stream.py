@@ -130,7 +130,7 @@ class StreamChain:
         Without a chunk it is what link `start` holds back.
         """
         clock, waiting, kind = self._calls.clock, self._waiting, chunk["type"] if chunk else ""
-        ended = clock()
+        since = clock()
         for k, link, hook, own, received, report in self._places_from(start, kind):
             # A hook that waits keeps the chunk that it has in hand: another one may be written beside it meanwhile.
             args = copy(own) if (waits := waiting[k]) else own
@@ -138,7 +138,6 @@ class StreamChain:
                 received.append(chunk)
                 args.part = chunk
             report.calls += 1
-            started = ended
             try:
                 out: Any = (hook if chunk else link.processor.flush_stream)(args)
                 if type(out) is CoroutineType or (out is not chunk and inspect.isawaitable(out)):
@@ -156,8 +155,9 @@ class StreamChain:
             finally:
                 if not waits:
                     waiting[k] = False
-                ended = clock()
-                report.micros += (ended - started) / 1000
+                now = clock()
+                report.micros += (now - since) / 1000
+                since = now
             if out is not chunk or chunk is None or chunk.get("type") != kind:
                 for made in self._made(k, chunk, kind, out):
                     await self.send(made, k + 1)

@@ -8,7 +8,6 @@ knows JetStream.
 
 import asyncio
 import itertools
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -26,13 +25,11 @@ from nats.protocol.command import hpub_cmd, pub_cmd, unsub_cmd
 from procession.addresses import login
 from procession.client.alone import Alone
 from procession.client.nats_line import NatsLine
+from procession_schemas.model_settings import HEADER_NAME
 
 __all__ = ["AWAY", "NOT_YET", "NatsClient", "is_bounce"]
 
-_HEADER_FRAME: Final = len("NATS/1.0\r\n\r\n")
 _HEADERS: Final = 1_024
-_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-"""Names of headers that nats-py takes."""
 _ONE_LINE: Final = str.maketrans({"\r": " ", "\n": " "})
 _T = TypeVar("_T")
 AWAY: Final = (
@@ -289,8 +286,7 @@ class NatsClient(Client):
 
     def room(self, headers: Mapping[str, str]) -> int:
         """Bytes of the longest body that the server takes with these headers, which count."""
-        lines = sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
-        return self.max_payload - _HEADER_FRAME - lines
+        return self.max_payload - len(_head(headers))
 
     def fits(self, body: bytes) -> bool:
         """Whether the server takes the body with what usually travels in headers."""
@@ -299,18 +295,17 @@ class NatsClient(Client):
     async def _send_publish(
         self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
     ) -> None:
+        head = _head(headers) if headers else b""
         # nats-py looks at the body alone, and the server closes the connection for good.
-        if headers and payload_size > self.room(headers):
+        if len(head) + payload_size > self.max_payload:
             raise errors.MaxPayloadError
-        if not subject or self._line is None or not all(map(_NAME.fullmatch, headers or ())):
+        if not subject or self._line is None or not all(map(HEADER_NAME.fullmatch, headers or ())):
             await super()._send_publish(subject, reply, payload, payload_size, headers)
             return
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += payload_size
-        if headers:
-            await self._send_command(hpub_cmd(subject, reply, _head(headers), payload))
-        else:
-            await self._send_command(pub_cmd(subject, reply, payload))
+        command = hpub_cmd(subject, reply, head, payload) if head else pub_cmd(subject, reply, payload)
+        await self._send_command(command)
         self._send_soon()
 
     async def _read_loop(self) -> None:

@@ -108,9 +108,8 @@ class ChunkOrder:
         following = self._following
         if (said := self._waiting.get(following)) is None:
             return None
-        self.position = following
         if self._resets and (start := self._taken_back(following)) < self._shown:
-            self._shown, self._begun = start, min(start, self._begun)
+            self.position, self._shown, self._begun = following, start, min(start, self._begun)
             return {"type": "reset", "runId": self._run, "from": "SYSTEM", "payload": {"from": start}}
         del self._waiting[following]
         self._handed_by, chunk = said

@@ -71,10 +71,11 @@ class Orchestrator:
                 return
 
     async def _controlled(self, delivery: Delivery, tenant: str, run: str, control: Control) -> None:
-        async with self._turns.turn(tenant), self._begun.counted(delivery.place, delivery.attempt):
-            if control.type == "cancel":
-                await self._store.mark_cancelled(tenant, run)
-            await self._driver.event(tenant, run, control)
+        with await self._turns.turn(tenant):
+            async with self._begun.counted(delivery.place, delivery.attempt):
+                if control.type == "cancel":
+                    await self._store.mark_cancelled(tenant, run)
+                await self._driver.event(tenant, run, control)
 
     async def on_deadline(self, tenant: str, run: str) -> None:
         """A run's time is up."""

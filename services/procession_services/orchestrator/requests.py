@@ -141,7 +141,7 @@ class Requests:
             await self._reject_unread(tenant, delivery)
             return
         speaks = is_new and len(delivery.body) <= _LONGEST_IN_HAND
-        async with self._turns.turn(tenant):
+        with await self._turns.turn(tenant):
             leap = not is_new or self._may_be_forgotten(delivery)
             async with self._begun.counted(delivery.place, delivery.attempt):
                 if leap and await self._is_over(tenant, delivery):
@@ -168,7 +168,7 @@ class Requests:
             if await self._lapses.told(tenant, run, digest):
                 self._store.mark_told(tenant, run, digest)
                 return
-            async with self._turns.turn(tenant):
+            with await self._turns.turn(tenant):
                 admitted = await self._requested(delivery, leap=True)
 
     async def _begin(self, state: RunState, first: Claimed, delivery: Delivery) -> None:

@@ -4,6 +4,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from procession_services.runtime.lasting import Lasting
+
 __all__ = ["AT_ONCE", "INTAKE", "Turns"]
 
 INTAKE: Final = 4_096
@@ -24,26 +26,25 @@ class Turns:
         """How many of a tenant wait."""
         return len(self._queues.get(tenant, ()))
 
-    def turn(self, tenant: str) -> "_Turn":
-        """As a context, waits for a turn, and has it until the end."""
-        return _Turn(self, tenant)
-
-    async def take(self, tenant: str) -> None:
-        """Waits for a turn."""
+    async def turn(self, tenant: str) -> Lasting[None]:
+        """Waits for a turn, which lasts for the length of a block."""
         if self._free:
             self._free -= 1
-            return
+        else:
+            await self._wait(tenant)
+        return Lasting(None, self._pass_on)
+
+    async def _wait(self, tenant: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(tenant, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # it came at the same moment
-                self.pass_on()
+                self._pass_on()
             raise
 
-    def pass_on(self) -> None:
-        """Ends a turn."""
+    def _pass_on(self) -> None:
         while self._queues:
             tenant = next(iter(self._queues))
             queue = self._queues.pop(tenant)
@@ -54,18 +55,3 @@ class Turns:
                 turn.set_result(None)
                 return
         self._free += 1
-
-
-class _Turn:
-    """See `Turns.turn`; a class, since each request makes one."""
-
-    __slots__ = ("_tenant", "_turns")
-
-    def __init__(self, turns: Turns, tenant: str) -> None:
-        self._turns, self._tenant = turns, tenant
-
-    async def __aenter__(self) -> None:
-        await self._turns.take(self._tenant)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._turns.pass_on()

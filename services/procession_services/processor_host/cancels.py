@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from procession.args import AbortSignal
+from procession_services.runtime.lasting import Lasting
 from procession_services.runtime.store import RunStore
 
 LEAVE_SECONDS: Final = 5.0
@@ -20,12 +22,19 @@ class Cancels:
         self._signals: dict[tuple[str, str], list[AbortSignal]] = {}
         self._lately: dict[tuple[str, str], float] = {}
 
-    def watched(self, tenant: str, run: str) -> "_Watched":
-        """As a context, the signal that fires when the run is cancelled meanwhile."""
+    def watched(self, tenant: str, run: str) -> Lasting[AbortSignal]:
+        """The signal that fires when the run is cancelled during a block."""
         key, signal = (tenant, run), AbortSignal()
         if key in self._lately:  # a command that was handed over may come behind that
             signal.abort()
-        return _Watched(self._signals, key, signal)
+        self._signals.setdefault(key, []).append(signal)
+        return Lasting(signal, partial(self._forget, key, signal))
+
+    def _forget(self, key: tuple[str, str], signal: AbortSignal) -> None:
+        signals = self._signals[key]
+        signals.remove(signal)
+        if not signals:
+            del self._signals[key]
 
     def cancel(self, tenant: str, run: str) -> None:
         """Fires the signals of a run, and tells whoever else wants to know."""
@@ -44,24 +53,3 @@ class Cancels:
         for (tenant, run), told in zip(going, cancelled, strict=True):
             if told:
                 self.cancel(tenant, run)
-
-
-class _Watched:
-    """See `Cancels.watched`; a class, since each command makes one."""
-
-    __slots__ = ("_key", "_signal", "_signals")
-
-    def __init__(
-        self, signals: dict[tuple[str, str], list[AbortSignal]], key: tuple[str, str], signal: AbortSignal
-    ) -> None:
-        self._signals, self._key, self._signal = signals, key, signal
-
-    def __enter__(self) -> AbortSignal:
-        self._signals.setdefault(self._key, []).append(self._signal)
-        return self._signal
-
-    def __exit__(self, *_: object) -> None:
-        of_run = self._signals[self._key]
-        of_run.remove(self._signal)
-        if not of_run:
-            del self._signals[self._key]

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +54,7 @@ from procession_services.runs.numbering import fence_of
 from procession_services.runs.program import LOCAL
 from procession_services.runtime import telemetry
 from procession_services.runtime.clock import monotonic_ns
+from procession_services.runtime.lasting import Lasting
 from procession_services.runtime.redis_client import UNANSWERED
 from procession_services.runtime.run_records import StoredContext, after_commit
 from procession_services.runtime.store import RunStore
@@ -80,27 +80,6 @@ class _Settled(NamedTuple):
 
     was_ours: bool
     then: Claimed | None = None
-
-
-class _Claims(AbstractContextManager[Claiming]):
-    """See `Executor.claiming`; a class, since each command that is handed over makes one."""
-
-    def __init__(
-        self,
-        holders: Holders,
-        watched: AbstractContextManager[AbortSignal],
-        command: WorkCommand,
-        hold: Hold,
-    ) -> None:
-        self._holders, self._watched, self._command, self._hold = holders, watched, command, hold
-
-    def __enter__(self) -> Claiming:
-        self._owner = self._holders.claim(self._hold)
-        return Claiming(self._command, self._owner, self._watched.__enter__())
-
-    def __exit__(self, *_: object) -> None:
-        self._watched.__exit__(None, None, None)
-        self._holders.leave(self._owner)
 
 
 class Executor:
@@ -158,9 +137,16 @@ class Executor:
             held = delivery.hold if delivery else None
             return await self._execute(command, delivery, held, told, speaks=speaks)
 
-    def claiming(self, command: WorkCommand, hold: Hold) -> "_Claims":
+    def claiming(self, command: WorkCommand, hold: Hold) -> Lasting[Claiming]:
         """Notes that a command is going to be done here, and whether its run is cancelled meanwhile; see `Taker`."""
-        return _Claims(self.holders, self.cancels.watched(command.tenant, command.run), command, hold)
+        own, watched = self.holders.claiming(hold), self.cancels.watched(command.tenant, command.run)
+        claiming = Claiming(command, own.value, watched.value)
+
+        def end() -> None:
+            watched.end()
+            own.end()
+
+        return Lasting(claiming, end)
 
     async def follow(self, claimed: Claimed, delivery: Delivery) -> Claimed | None:
         """As `execute`, for a command that was handed over here; the delivery that led to it stands for it."""

@@ -7,6 +7,7 @@ by whoever hears of the run meanwhile.
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from procession_schemas import subjects
@@ -15,6 +16,7 @@ from procession_schemas.work import WorkCommand
 from procession_services.bus import Bus, Delivery, Hold, LostError, NoResponderError, RequestTimeoutError
 from procession_services.bus.alive import is_listening, request_when_up
 from procession_services.runtime.clock import new_token, seconds
+from procession_services.runtime.lasting import Lasting
 from procession_services.runtime.redis_client import UNANSWERED
 from procession_services.runtime.replicas import is_listed
 from procession_services.runtime.run_records import StoredContext
@@ -77,19 +79,20 @@ class Holders:
         at_work = [owner for owner, works in zip(question.others, others, strict=True) if works]
         return HolderAnswer(works=works, others=at_work).to_json()
 
-    def claim(self, hold: Hold) -> str:
-        """Notes until `leave` that a command is going to be worked on; gives the owner's name."""
+    def claiming(self, hold: Hold) -> Lasting[str]:
+        """Notes for the length of a block that a command is going to be worked on; gives the owner's name."""
         owner = self._new_owner()
         self._owners[owner] = hold
-        return owner
+        return Lasting(owner, partial(self._owners.pop, owner))
 
-    def leave(self, owner: str) -> None:
-        """Forgets a `claim`."""
-        del self._owners[owner]
+    def working(self, command: WorkCommand, hold: Hold, owner: str = "") -> Lasting[str]:
+        """Notes for the length of a block that the command is worked on; gives the owner's name."""
+        owner = owner or self._new_owner()
+        self._owners[owner], self._held[hold] = hold, (command, owner)
+        return Lasting(owner, partial(self._leave, owner, hold))
 
-    def working(self, command: WorkCommand, hold: Hold, owner: str = "") -> "_Working":
-        """As a context, notes that the command is worked on; gives the owner's name."""
-        return _Working(self._owners, self._held, hold, (command, owner or self._new_owner()))
+    def _leave(self, owner: str, hold: Hold) -> None:
+        del self._owners[owner], self._held[hold]
 
     def _new_owner(self) -> str:
         return new_owner(self._service, self._replica)
@@ -193,26 +196,3 @@ class Holders:
                 raise LostError(_SILENT_SECONDS) from None
             return False
         return HolderAnswer.model_validate_json(answer).works
-
-
-class _Working:
-    """See `Holders.working`; a class, since each command makes one."""
-
-    __slots__ = ("_held", "_hold", "_owners", "_what")
-
-    def __init__(
-        self,
-        owners: dict[str, Hold],
-        held: dict[Hold, tuple[WorkCommand, str]],
-        hold: Hold,
-        what: tuple[WorkCommand, str],
-    ) -> None:
-        self._owners, self._held, self._hold, self._what = owners, held, hold, what
-
-    def __enter__(self) -> str:
-        owner = self._what[1]
-        self._owners[owner], self._held[self._hold] = self._hold, self._what
-        return owner
-
-    def __exit__(self, *_: object) -> None:
-        del self._owners[self._what[1]], self._held[self._hold]

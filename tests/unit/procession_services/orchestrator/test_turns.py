@@ -21,7 +21,7 @@ class Crowd:
         await self.settled()
 
     async def _turn(self, name: str) -> None:
-        async with self.turns.turn(name[0]):
+        with await self.turns.turn(name[0]):
             self.came.append(name)
             done = asyncio.Event()
             self._inside.append(done)
