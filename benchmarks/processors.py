@@ -101,7 +101,7 @@ class ContentFilter(Processor[Options]):
 
 
 @tool(id="bench-echo")
-def echo(x: int) -> dict[str, int]:
+async def echo(x: int) -> dict[str, int]:
     """Returns its argument."""
     return {"echoed": x}
 

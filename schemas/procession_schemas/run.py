@@ -147,11 +147,16 @@ class HookReport(WireStruct):
 
     def add(self, more: "HookReport") -> None:
         """Adds what the same hook did elsewhere."""
-        for name in _COUNTERS:
-            setattr(self, name, getattr(self, name) + getattr(more, name))
-
-
-_COUNTERS: Final = tuple(name for name in HookReport.__struct_fields__ if name not in ("processor", "hook"))
+        self.calls += more.calls
+        self.micros += more.micros
+        self.changed += more.changed
+        self.dropped += more.dropped
+        self.aborts += more.aborts
+        self.errors += more.errors
+        self.warnings += more.warnings
+        self.model_calls += more.model_calls
+        self.model_tokens += more.model_tokens
+        self.model_cost += more.model_cost
 
 
 class ModelReport(WireStruct):

@@ -7,7 +7,7 @@ but the message dicts in it are the live ones; `message_list` is the live conver
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, TypedDict
+from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
 
 from procession.message_list import MessageList
 from procession.services import Services, no_services
@@ -15,6 +15,7 @@ from procession_schemas.chunks import Chunk
 from procession_schemas.messages import Message, StepResult, SystemMessage
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 State = dict[str, Any]
 """A processor's own object for one run; JSON values only, since it travels between services (R-SS-1)."""
 
@@ -115,6 +116,35 @@ def own(state: State, name: str, whose: str) -> dict[str, Any]:
     return kept
 
 
+class _Later:
+    """A field that may be given as a function: the first who reads it has its value made."""
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        if owner is None:
+            return self
+        value = self._slot.__get__(owner)
+        if callable(value):
+            value = value()
+            self._slot.__set__(owner, value)
+        return value
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        self._slot.__set__(owner, value)
+
+
+def _later(name: str) -> Callable[[type[T]], type[T]]:
+    """Of a class with slots, makes that field one of `_Later`."""
+
+    def decorated(owner: type[T]) -> type[T]:
+        setattr(owner, name, _Later(vars(owner)[name]))
+        return owner
+
+    return decorated
+
+
 @dataclass(kw_only=True, slots=True)
 class HookArgs:
     """What every hook gets (R-AR-1..4)."""
@@ -137,6 +167,7 @@ class InputArgs(HookArgs):
     message_list: MessageList
 
 
+@_later("steps")
 @dataclass(kw_only=True, slots=True)
 class StepArgs(HookArgs):
     """What the hooks inside the loop have in common."""
@@ -243,6 +274,7 @@ class ToolResultArgs(StepArgs):
     provider_executed: bool
 
 
+@_later("steps")
 @dataclass(frozen=True, slots=True)
 class OutputResult:
     """What a run produced, as a snapshot (core.md 7.7)."""

@@ -6,6 +6,7 @@ Each function takes the run's context and changes it; a tripwire or a processor'
 import copy
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from msgspec.structs import asdict
@@ -17,7 +18,7 @@ from procession.calls import Calls, Link, abort, of_another
 from procession.context import RunContext, counted
 from procession.errors import ProcessorError
 from procession.message_list import MessageList
-from procession.parts import AROUND_DEPTH, InvalidMessageError, copy_json
+from procession.parts import InvalidMessageError
 from procession.processor import Hook
 from procession.prompt import to_prompt
 from procession.returns import (
@@ -34,7 +35,7 @@ from procession.returns import (
     same_list,
     wrong,
 )
-from procession.steps import current_step, for_hooks
+from procession.steps import copies, current_step, for_hooks, with_media
 from procession_schemas.model_settings import misspelt, retries_of
 from procession_schemas.validation import in_words, wrong_fields
 from procession_schemas.work import StepConfig
@@ -75,7 +76,7 @@ def _step(ctx: RunContext, link: Link, calls: Calls, hook: Hook, writer: a.Write
     return {
         **_base(ctx, link, calls, hook, writer),
         "step_number": ctx.step_number,
-        "steps": for_hooks(ctx, steps),
+        "steps": partial(for_hooks, ctx, steps),
         "writer": writer,
         "abort_signal": calls.abort_signal,
     }
@@ -422,10 +423,14 @@ async def run_output_result(
             "usage": counted(ctx.usage),
             "finishReason": finish_reason,
         }
-    final, steps = dict(ctx.final), for_hooks(ctx, ctx.steps)
+    final, steps = dict(ctx.final), with_media(ctx, ctx.steps)
     for link in links:
-        own = copy_json(steps, AROUND_DEPTH)
-        result = a.OutputResult(final["text"], dict(final["usage"]), final["finishReason"], own)
+        result = a.OutputResult(
+            final["text"],
+            dict(final["usage"]),
+            final["finishReason"],
+            steps=partial(copies, steps),  # type: ignore[arg-type]  # made for who reads them
+        )
         stage = ctx.messages.get.response.db()
         args = a.OutputResultArgs(
             **_base(ctx, link, calls, hook, writer),

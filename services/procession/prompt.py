@@ -78,6 +78,11 @@ def _waiting_calls(messages: Iterable[Message]) -> dict[str, ToolInvocation]:
 
 def _part_ids(entries: Prompt) -> None:
     """Gives a call whose id an earlier one has another id, and its result too: providers take an id only once."""
+    calls = [
+        part["toolCallId"] for entry in entries for part in entry["content"] if part["type"] == "tool-call"
+    ]
+    if len(set(calls)) == len(calls):
+        return
     seen: set[str] = set()
     own: dict[tuple[str, bool], list[str]] = {}
     for entry in entries:

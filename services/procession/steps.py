@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from procession.context import RunContext
+from procession.parts import AROUND_DEPTH, copy_json
 from procession_schemas.messages import Part, StepResult
 
 
@@ -58,6 +59,11 @@ def for_hooks(ctx: RunContext, steps: Sequence[StepResult]) -> list[StepResult]:
     """The steps with every field of core.md 7.6; what they hold is shared."""
     ctx.steps_shown = True
     return [_whole(step) for step in with_media(ctx, steps)]
+
+
+def copies(steps: Sequence[StepResult]) -> list[StepResult]:
+    """What `with_media` has made, with every field of core.md 7.6; nothing in it is shared."""
+    return copy_json([_whole(step) for step in steps], AROUND_DEPTH)
 
 
 def _flat_call(call: dict[str, Any]) -> dict[str, Any]:

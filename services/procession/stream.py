@@ -46,7 +46,8 @@ class StreamChain:
     """Runs chunks through processors, one after another, and hands on what comes out; as a context, until that ends.
 
     `parts[k]` is what link k has received in this run; the caller keeps it between steps. `deliver` gets each chunk
-    for the client. Behind the end of the context nothing comes out any more: what is written then is refused.
+    for the client. Behind the end of the context nothing comes out any more, until it is begun `again`: what is written
+    then is refused.
     """
 
     def __init__(
@@ -109,6 +110,12 @@ class StreamChain:
     ) -> None:
         for writer in self._writers:
             await writer.__aexit__(error_type, error, trace)
+        self._deliver, self._collector = _nowhere, None  # no circle (ADR 23)
+
+    def again(self, deliver: Callable[[Chunk], None], collector: ResponseCollector) -> Self:
+        """The chain for what comes behind the end of its stream, on the same context."""
+        self._deliver, self._collector = deliver, collector
+        return self
 
     async def feed(self, chunk: Chunk) -> None:
         """Takes one chunk from the provider (or the runtime) through the chain.
@@ -306,6 +313,10 @@ def _not_json(chunk: Chunk) -> str:
     except NotJsonError as error:
         return f"a chunk that is not JSON: {error}"
     return ""
+
+
+def _nowhere(_chunk: Chunk) -> None:
+    """Where chunks of a chain that has ended go."""
 
 
 async def _send_past(chain: "ref[StreamChain]", k: int, chunk: Chunk) -> None:

@@ -51,7 +51,7 @@ class TurnWriter(Writer):
         self._closed = False
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.current_task()
+        self._task, self._closed = asyncio.current_task(), False
         return self
 
     async def __aexit__(

@@ -1,4 +1,4 @@
-"""What Python executes is counted in each of our processes, for a run and for a further chunk."""
+"""What Python executes is counted in each of our processes, for a run, a further chunk and a further step."""
 
 import pytest
 
@@ -13,9 +13,12 @@ async def test_bytecodes_are_counted_in_every_process_of_ours(monkeypatch):
     told = await bytecodes.measure(runs=2, together=True)
 
     assert told.keys() == {"together", "client"}
-    run, chunk = told["together"]
+    run, chunk, step = told["together"]
     (send,) = [name for name in run if name.endswith(" StreamChain.send")]
     assert 100 < chunk[send] < run[send] < sum(run.values())
+    (call,) = [name for name in step if name.endswith(" run_tools")]
+    assert 10 < step[call] < sum(step.values())
+    assert call not in run
     for counts in told["client"]:
         assert any(name.endswith(" ChunkOrder.add") for name in counts)
 
@@ -25,7 +28,7 @@ async def test_each_counts_once_where_only_different_ones_are_asked_for(monkeypa
 
     told = await bytecodes.measure(runs=2, together=True, different=True)
 
-    run, chunk = told["together"]
+    run, chunk, _step = told["together"]
     (send,) = [name for name in run if name.endswith(" StreamChain.send")]
     assert 50 < run[send] < 300
     assert chunk[send] * 100 < 50, "further chunks execute what the first ones did"

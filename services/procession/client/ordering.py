@@ -61,6 +61,13 @@ class ChunkOrder:
         begun = self._fences.get(fence, (first + 1, start))
         if first >= begun[0] and start >= begun[1]:
             return
+        if fence > self._greatest and min(first, start) >= self._said_to:  # it follows, and replaces nothing
+            start = min(first, start)
+            self._fences[fence] = first, start
+            if self._limits:
+                self._limits[self._greatest], self._limits[fence] = start, math.inf
+            self._greatest = fence
+            return
         before = {each: self._limit(each) for each in self._fences}
         self._fences[fence] = min(first, begun[0]), min(first, start, begun[1])
         self._greatest = max(fence, self._greatest)

@@ -1,6 +1,6 @@
 """The output chain for commands that this service itself works on."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -43,16 +43,22 @@ class ToolResults:
 
 
 class LocalSink:
-    """Chunks through the chain in this process."""
+    """Chunks through the chain in this process: that of the stream `before` them, if they are a part of it."""
 
-    def __init__(self, job: Job, links: list[Link], parts: list[list[Chunk]]) -> None:
+    def __init__(
+        self, job: Job, links: list[Link], parts: list[list[Chunk]], before: StreamChain | None
+    ) -> None:
         self.rewritten: dict[str, dict[str, Any]] = {}
         self.told_error: Any = None
         self._results = ToolResults()
         self._job = job
         self._collector = ResponseCollector()
         deliver = partial(_deliver, job, self._results)
+        if before is not None and before.links is links:
+            self.chain = before.again(deliver, self._collector)
+            return
         self.chain = StreamChain(links, job.ctx, job.calls, deliver, parts=parts, collector=self._collector)
+        self.chain.on_chance = before.by_chance if before else None
 
     async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
         """Hands chunks to the chain."""
@@ -98,21 +104,17 @@ class LocalSinks:
                 self._parts.keep(place, parts)
 
 
-def within(parts: RunParts, on_chance: Callable[[], Awaitable[None]] | None = None) -> SinkFactory:
+def within(parts: RunParts, before: StreamChain | None = None) -> SinkFactory:
     """Makes local sinks that are a part of the stream which has received these."""
-    return partial(_sink, parts, on_chance)
+    return partial(_sink, parts, before)
 
 
 @asynccontextmanager
 async def _sink(
-    parts: RunParts,
-    on_chance: Callable[[], Awaitable[None]] | None,
-    job: Job,
-    processors: list[ProcessorRef],
+    parts: RunParts, before: StreamChain | None, job: Job, processors: list[ProcessorRef]
 ) -> AsyncIterator[LocalSink]:
     links = await job.instances.links(processors, job.command.chain_places)
-    sink = LocalSink(job, links, parts.lists_of(len(links)))
-    sink.chain.on_chance = on_chance
+    sink = LocalSink(job, links, parts.lists_of(len(links)), before)
     async with sink.chain:
         yield sink
         await sink.end()

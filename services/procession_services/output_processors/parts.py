@@ -51,16 +51,18 @@ class StreamPlace(Struct, frozen=True):
         """Whether that stream was before it, and was not in vain; of one that is lost, nobody knows the id."""
         return stream < self.number and id_ in (None, self.ids[stream])
 
+    def follows_all(self, ids: list[int | None]) -> bool:
+        """Whether it follows the first streams, which have these ids."""
+        known = tuple(ids)
+        return self.ids[: len(known)] == known or all(self.follows(*each) for each in enumerate(known))
+
 
 class RunParts(Struct):
-    """What each stream processor of a run has received, by its place in the array; and the ids of streams by number.
-
-    There are none without those before them.
-    """
+    """What each stream processor of a run has received, by its place in the array; and the ids of its first streams."""
 
     lists: list[list[Chunk]] = []
     entries: int = 0
-    streams: dict[int, int | None] = {}
+    streams: list[int | None] = []
     size: int = 0
     kept_at: float = 0.0
 
@@ -72,7 +74,7 @@ class RunParts(Struct):
 
     def add(self, entry: dict[str, Any], size: int) -> None:
         """Adds the next stream, as it was logged in so many bytes."""
-        self.streams[entry["stream"]] = entry["id"]
+        self.streams.append(entry["id"])
         self.size += size
         for received, added in zip(self.lists_of(len(entry["lists"])), entry["lists"], strict=True):
             received.extend(entry["lists"][0] if added is None else added)
@@ -96,7 +98,7 @@ class PartsStore:
         One that comes to no end calls neither; what it has received goes with it.
         """
         parts = self._taken(place)
-        if parts is None or not all(place.follows(*stream) for stream in parts.streams.items()):
+        if parts is None or not place.follows_all(parts.streams):
             parts = RunParts()  # a stream was made anew: what it had received here does not count
         clock = asyncio.get_running_loop().time
         until = clock() + _PATIENCE_SECONDS
@@ -121,7 +123,7 @@ class PartsStore:
             if (n := latest.get(stream)) is not None:
                 parts.add(logged[n], len(raws[n]))
             elif lost:
-                parts.streams[stream] = None
+                parts.streams.append(None)
             else:
                 return
 
@@ -148,7 +150,7 @@ class PartsStore:
         told = by_sender and len(entry) <= _TOLD_BYTES
         if not told:
             await self._store.append_parts(place.tenant, place.run, entry)
-        parts.streams[place.number] = id_
+        parts.streams[place.number :] = [id_]
         parts.size += len(entry)
         self.keep(place, parts)
         return entry.decode() if told else None

@@ -73,10 +73,8 @@ class SessionServer:
         self._draining = True
         for lease in self._leases:
             await self._bus.unsubscribe(lease)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        tasks = [s.task for s in self._sessions.values() if s.task]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self._host.settings.drain_timeout)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._host.settings.drain_timeout)
         for session in list(self._sessions.values()):
             self._end(session)
             await self._tell(session, {"unknown": True})
@@ -126,14 +124,16 @@ class SessionServer:
         session.outbox.explain = partial(explained, session)
         self._sessions[session.id] = session
         self._bus.on_bounce[self._address(session)] = lambda: self._end(session)
-        session.task = asyncio.create_task(self._serve(session))
-        session.task.add_done_callback(lambda _: self._forget(session))  # also of one that never began
-        session.task.add_done_callback(_report)
-        if lease.get("whole"):
-            later = asyncio.get_running_loop().call_later
-            session.replying = later(_REPLY_SECONDS, lambda: self._spawn(self._tell(session, {})))
-        else:
-            await self._tell(session, {})
+        session.task = asyncio.current_task()
+        try:
+            if lease.get("whole"):
+                later = asyncio.get_running_loop().call_later
+                session.replying = later(_REPLY_SECONDS, lambda: self._spawn(self._tell(session, {})))
+            else:
+                await self._tell(session, {})
+            await self._serve(session)
+        finally:
+            self._forget(session)
 
     def _on_frame(self, _subject: str, body: bytes, reply: str) -> None:
         frame = orjson.loads(body)
@@ -289,7 +289,7 @@ class SessionServer:
             instances=self._executor.instances,
             outbox=session.outbox,
             result=self._executor.result_of(session.command, session.command.version + 1),
-            open_sink=within(session.parts, session.chain.by_chance),
+            open_sink=within(session.parts, session.chain),
             new_id=id_maker(session.command, ".lent"),
         )
         await self._executor.borrowed(job, {"model": take})

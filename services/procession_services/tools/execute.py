@@ -15,7 +15,7 @@ from procession.calls import Calls
 from procession.context import RunContext
 from procession.errors import ProcessorError, TripWire
 from procession.json_values import NotJsonError, encoded, error_text
-from procession.parts import InvalidMessageError
+from procession.parts import AROUND_DEPTH, InvalidMessageError, copy_json
 from procession.registry import Registry
 from procession.tools import ToolContext, ToolSuspended
 from procession_schemas.agent import ProcessorRef
@@ -74,7 +74,7 @@ async def run_tools(op: ToolsOp, job: Job, executions: Executions = _EXECUTIONS)
         ended = await execution.follow(lambda: job.sink(op.processors))
     finally:
         job.abort_signal.forget(execution.cancel)
-    job.ctx.outcomes = copy.deepcopy(ended.outcomes)
+    job.ctx.outcomes = copy_json(ended.outcomes, AROUND_DEPTH)
     if job.ctx.request_context is not ended.request_context:  # a delivery that joined
         job.ctx.request_context.clear()
         job.ctx.request_context.update(copy.deepcopy(ended.request_context))
@@ -166,7 +166,7 @@ class _Round:
 
     async def _call(self, tool: StepTool, call: Ready, execution: Execution) -> Outcome | None:
         writer = CallWriter(execution, call.begun["toolCallId"], call.tool)
-        context, args = self._context(call, execution, writer), copy.deepcopy(call.begun["args"])
+        context, args = self._context(call, execution, writer), copy_json(call.begun["args"])
         try:
             return {**call.begun, **await invoke(tool.tool, args, context, tool.ref.timeout)}
         except BaseException as error:  # R-TX-4: a tool's failure is its outcome

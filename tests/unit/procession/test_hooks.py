@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from procession.args import AbortSignal, ModelInfo
+from procession.args import AbortSignal, APIError, ModelInfo
 from procession.errors import ProcessorError
-from procession.hooks import run_llm_request
+from procession.hooks import run_api_error, run_llm_request
 from procession.messages import text_of
 from procession.processor import Hook
 from procession.testing import ProcessorKit, environment
 from procession.testing.answers import USAGE
+from procession.writers import NullWriter
 from tests.unit.procession.making import FOREIGN, calls, context, delta, link, on, processor
 
 EXTERNAL = "PROCESSOR_RETURNED_EXTERNAL_MESSAGE_LIST"
@@ -507,6 +508,21 @@ async def test_steps_are_the_completed_ones_without_rejected_attempts():
     kit.answer("one", tool_calls=[{"toolName": "x"}])
     await kit.input_step()
     assert kit.state == {"numbers": [0], "n": 1}
+
+
+@pytest.mark.parametrize("looks", [True, False])
+async def test_steps_are_made_for_who_looks_at_them(looks):
+    """A hook that has them may have spoilt them, so they are looked at once more before they travel."""
+    ctx, seen = context(), list[Any]()
+    ctx.steps = [{"text": "x", "stepNumber": 0}]
+
+    def look(args: Any) -> None:
+        seen.extend([args.steps, args.steps] if looks else [])
+
+    await run_api_error(ctx, [link(*on("process_api_error", look))], calls(), NullWriter(), APIError("no"))
+    assert ctx.steps_shown is looks
+    assert seen == ([seen[0], seen[0]] if looks else [])
+    assert all(each is seen[0] for each in seen)
 
 
 # --- processLLMRequest, processLLMResponse ---------------------------------------------------

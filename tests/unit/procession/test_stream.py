@@ -861,3 +861,24 @@ async def test_what_is_written_behind_the_end_of_a_stream_is_refused_and_what_wa
     await writing
     with pytest.raises(ValueError, match="its writer is closed"):
         await writers[0].custom(data("late"))
+
+
+async def test_a_chain_that_has_ended_goes_on_behind_its_stream_to_others():
+    first, then = list[Any](), list[Any]()
+    writers = list[Any]()
+
+    def keep_writer(args):
+        writers.append(args.writer)
+        return args.part
+
+    chain = StreamChain([link(*hook(keep_writer))], context(), calls(), first.append)
+    async with chain:
+        await chain.feed(delta("a"))
+    collector = ResponseCollector()
+    async with chain.again(then.append, collector):
+        await chain.feed(delta("b"))
+        await writers[0].custom(data("x"))
+    with pytest.raises(ValueError, match="its writer is closed"):
+        await writers[0].custom(data("late"))
+    assert [texts(first), texts(then[:1]), then[1]["type"]] == [["a"], ["b"], "data-x"]
+    assert collector.text == "b"

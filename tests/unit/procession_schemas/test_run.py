@@ -2,7 +2,7 @@
 
 import pytest
 
-from procession_schemas.run import Failure
+from procession_schemas.run import Failure, HookReport
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,10 @@ from procession_schemas.run import Failure
 )
 def test_an_error_is_told_with_the_class_of_what_a_processor_raised(failure, told):
     assert Failure(**{"code": "PROCESSOR_FAILED", **failure}).told() == told
+
+
+def test_every_tally_of_a_hook_is_added():
+    told = HookReport.__struct_fields__[2:]
+    total = HookReport(processor="p", hook="h", **dict.fromkeys(told, 1))
+    total.add(HookReport(processor="p", hook="h", **dict.fromkeys(told, 2)))
+    assert total == HookReport(processor="p", hook="h", **dict.fromkeys(told, 3))

@@ -5,6 +5,8 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
+import orjson
+
 _SIGNED_REASONING: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai", "databricks"})
 """Providers that want their own signed reasoning back."""
 
@@ -31,6 +33,7 @@ _IMAGE_STARTS: Final = {"/9j/": "image/jpeg", "R0lG": "image/gif", "UklG": "imag
 """How the base64 of a picture begins."""
 
 _COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""For what orjson does not write, as an integer of more than 64 bits."""
 _AUDIO_FORMATS: Final = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
 
 
@@ -55,7 +58,7 @@ def openai_messages(
     for entry in prompt:
         role, content, mark = entry.get("role"), entry.get("content"), _mark(entry, provider)
         if role == "system":
-            text = _text(content)
+            text = _text(_parts(content))
             said = [{"type": "text", "text": text, **mark}] if mark else text
             messages.append({"role": "system", "content": said})
         elif role == "user":
@@ -76,7 +79,10 @@ def openai_messages(
 
 def compact_json(value: Any) -> str:
     """Return JSON without blanks and without escapes that nobody needs."""
-    return _COMPACT.encode(value)
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return _COMPACT.encode(value)
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:
@@ -85,8 +91,8 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     return [part for part in content or [] if isinstance(part, dict)]
 
 
-def _text(content: Any) -> str:
-    return "".join(part.get("text", "") for part in _parts(content) if part.get("type") == "text")
+def _text(parts: list[dict[str, Any]]) -> str:
+    return "".join([part.get("text", "") for part in parts if part.get("type") == "text"])
 
 
 def _user_content(content: Any, mark: dict[str, Any], provider: str) -> str | list[dict[str, Any]]:
@@ -111,7 +117,9 @@ def _rendered(parts: Iterable[dict[str, Any]], provider: str) -> Iterable[dict[s
 
 def _mark(of: dict[str, Any], provider: str) -> dict[str, Any]:
     """The field that says to keep what is read up to this part or entry of a prompt; none where nobody asks for it."""
-    own = _metadata(of).get(provider) if provider in _CACHING else None
+    if provider not in _CACHING:
+        return {}
+    own = _metadata(of).get(provider)
     told = (own.get("cacheControl") or own.get("cache_control")) if isinstance(own, dict) else None
     return {"cache_control": told} if told else {}
 
@@ -149,7 +157,7 @@ def _assistant(content: Any, model: str, tools: Collection[str]) -> dict[str, An
     message: dict[str, Any] = {"role": "assistant", "content": _text(parts) or (None if calls else "")}
     if calls:
         message["tool_calls"] = calls
-    for part in parts:
+    for part in parts if provider in _CACHING else ():
         message |= _mark(part, provider)
     if provider in _SIGNED_REASONING:
         signed = [block for part in parts if (block := _thinking_block(part))]
@@ -187,7 +195,9 @@ def _name(told: Any, tools: Collection[str]) -> str:
 def _call_id(part: dict[str, Any], model: str) -> Any:
     """The id of a call, without the signature that is Gemini's alone: others refuse an id of that length."""
     told = part.get("toolCallId")
-    if not isinstance(told, str) or model.partition("/")[0] in _KEEP_THOUGHTS or "gemini" in model.lower():
+    if not isinstance(told, str) or _THOUGHT not in told:
+        return told
+    if model.partition("/")[0] in _KEEP_THOUGHTS or "gemini" in model.lower():
         return told
     return told.partition(_THOUGHT)[0]
 

@@ -101,13 +101,12 @@ async def test_of_two_leases_of_a_stream_the_later_one_counts_whichever_has_begu
 
     monkeypatch.setattr(server._opener, "open", open_)
     lease = {"command": COMMAND.to_dict(), "acks": "answers", "session": "s"}
-    opening = [
-        asyncio.create_task(server._open({**lease, "attempt": attempt}, "reply")) for attempt in attempts
-    ]
+    for attempt in attempts:
+        server._spawn(server._open({**lease, "attempt": attempt}, "reply"))
     await until(lambda: begun == [*attempts])
     gate.set()
-    await asyncio.gather(*opening)
-    await until(lambda: len(bus.on_bounce) == 1)
+    await until(lambda: list(bus.on_bounce) == [f"{subjects.inbox('here')}.s.2"])
+    await nothing_more()
     assert list(bus.on_bounce) == [f"{subjects.inbox('here')}.s.2"]
     server._on_gone(f"{subjects.inbox('here')}.s.1", b"", "")  # the sender has left the other one
     await nothing_more()
