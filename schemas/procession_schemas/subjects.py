@@ -1,5 +1,6 @@
 """The grammar of subjects; no other module spells one out. The tenant is a token of every subject (design.md 3)."""
 
+import functools
 import re
 from typing import Final
 
@@ -14,6 +15,7 @@ class InvalidSubjectError(ValueError):
     """A tenant, agent or run id that cannot be a subject token."""
 
 
+@functools.lru_cache(maxsize=4096)
 def token(value: str, what: str, longest: int = _LONGEST) -> str:
     """Returns the value when it can be a token of a subject.
 

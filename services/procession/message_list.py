@@ -112,7 +112,7 @@ class MessageList:
     def reconcile(self, stage: Sequence[Message], returned: Sequence[Any], default_source: str) -> None:
         """Takes over the array that a hook returned for its stage messages (R-RC-1..5).
 
-        What is missing in `returned` goes; what is the stored object itself stays; a known id is replaced and
+        What is missing in `returned` goes; what is as the stored object stays; a known id is replaced and
         keeps its source; an unknown one is added with the default source, never merged. Messages outside the
         stage stay.
 
@@ -125,8 +125,8 @@ class MessageList:
         kept: set[str] = set()
         for i, like in enumerate(returned):
             stored = known(like, index)
-            same = stored is not None and stored.message is like
-            message = like if same else self._read(like, index, f"messages.{i}")
+            same = stored is not None and _are_equal(stored.message, like)
+            message = stored.message if stored and same else self._read(like, index, f"messages.{i}")
             read.append(message)
             kept.add(message["id"])
         if gone := {message["id"] for message in stage} - kept:
@@ -466,6 +466,14 @@ class MessageList:
     def _empty_response(self, message_id: str) -> Message:
         like = {"id": message_id, "role": "assistant", "content": []}
         return self._read(like, {}, "response")
+
+
+def _are_equal(stored: Message, like: Any) -> bool:
+    """Whether something is the stored message, or says the same."""
+    try:
+        return stored is like or bool(stored == like)
+    except RecursionError:  # it contains itself
+        return False
 
 
 def _listed(messages: Any) -> Iterable[Any]:

@@ -46,7 +46,8 @@ class TurnWriter(Writer):
         *,
         beside: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._send, self._turn, self._beside = send, asyncio.Lock(), beside
+        self._send, self._beside = send, beside
+        self._turn: asyncio.Lock | None = None
         self._task: asyncio.Task[Any] | None = None
         self._closed = False
 
@@ -58,7 +59,7 @@ class TurnWriter(Writer):
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
-        if self._turn.locked() and not isinstance(error, asyncio.CancelledError):
+        if self._turn is not None and self._turn.locked() and not isinstance(error, asyncio.CancelledError):
             # What is being sent has its place before all that follows, as an objection.
             async with self._turn:
                 pass
@@ -67,7 +68,8 @@ class TurnWriter(Writer):
         """Sends a `data-*` chunk at once; ValueError for any other chunk, or after the hook; NotJsonError."""
         checked = check_custom(chunk)
         given(checked, "chunk")
-        async with self._turn:
+        turn = self._turn = self._turn or asyncio.Lock()
+        async with turn:
             if self._closed:
                 raise ValueError("the hook, or its stream, has ended; its writer is closed")
             if self._beside is not None and asyncio.current_task() is not self._task:

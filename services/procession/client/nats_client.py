@@ -8,6 +8,7 @@ knows JetStream.
 
 import asyncio
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -30,6 +31,8 @@ from procession_schemas.model_settings import HEADER_NAME
 __all__ = ["AWAY", "NOT_YET", "NatsClient", "is_bounce"]
 
 _HEADERS: Final = 1_024
+_SPACES: Final = re.compile(r"[ \t\r\n]")
+"""What no subject has: a server would take what is behind it for something else."""
 _ONE_LINE: Final = str.maketrans({"\r": " ", "\n": " "})
 _T = TypeVar("_T")
 AWAY: Final = (
@@ -86,6 +89,24 @@ class NatsClient(Client):
         except BaseException:
             self._listeners.pop(number, None)
             raise
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Publishes a message; raises as nats-py's own, which gets all that is not as usual."""
+        size, waiting = len(payload), self._pending_data_size
+        usual = self._line is not None and self._status == self.CONNECTED and not headers
+        if not (usual and size <= self._max_payload and size + waiting <= self._max_pending_size):
+            await super().publish(subject, payload, reply, headers)
+        elif not subject or _SPACES.search(f"{subject}{reply}"):
+            raise errors.BadSubjectError
+        else:
+            self.stats["out_msgs"] += 1
+            self.stats["out_bytes"] += size
+            command = pub_cmd(subject, reply, payload)
+            self._pending.append(command)
+            self._pending_data_size = waiting + len(command)
+            self._send_soon()
 
     async def request(
         self,

@@ -37,12 +37,12 @@ class Hold:
     def __init__(self, until: float = math.inf, in_doubt: Callable[[], None] = lambda: None) -> None:
         self._until, self._in_doubt = until, in_doubt
         self._lost = False
-        self._decided = asyncio.Event()
+        self._decided: asyncio.Event | None = None
         self.instead_of: str | None = None
 
     def lasts(self) -> bool:
         """Whether it is ours for certain."""
-        return not self._lost and self.over_for() < 0
+        return not self._lost and (self._until == math.inf or self.over_for() < 0)
 
     def over_for(self) -> float:
         """Seconds since when somebody else may have it; negative before that."""
@@ -59,8 +59,9 @@ class Hold:
         self._decide()
 
     def _decide(self) -> None:
-        self._decided.set()
-        self._decided = asyncio.Event()
+        if self._decided is not None:
+            self._decided.set()
+            self._decided = None
 
     async def keep(self) -> None:
         """Returns when it is ours for certain: at once, or when it is known whether somebody else has got it.
@@ -71,7 +72,7 @@ class Hold:
         while not self.lasts():
             if self._lost:
                 raise LostError
-            decided = self._decided
+            decided = self._decided = self._decided or asyncio.Event()
             self._in_doubt()
             await decided.wait()
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Final
@@ -50,6 +50,7 @@ _KEPT_SECONDS: Final = "4"
 _SILENCE_SECONDS: Final = 30.0
 """How long an answer may be silent behind its reason: some proxies send no end, and keep the connection open."""
 _END: Final = object()
+_FOR_EVER: Final = nullcontext()
 _DONE: Final = {
     "text": "",
     "is_finished": True,
@@ -276,8 +277,10 @@ class _Deadlines:
         self._start = self._loop.time()
         self.begun = False
 
-    def next(self) -> asyncio.Timeout:
+    def next(self) -> AbstractAsyncContextManager[object]:
         """Return the limit of one wait; without a limit it waits for ever."""
+        if not self.limited:
+            return _FOR_EVER
         limits = self._limits
         moments = []
         if limits.whole is not None:
