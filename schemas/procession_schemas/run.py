@@ -127,7 +127,7 @@ class Tripwire(WireModel):
     metadata: Any = Field(default=None, description="Further data of the processor.")
 
 
-class HookReport(WireStruct):
+class HookReport(WireStruct, omit_defaults=False):
     """What one processor did in one hook, summed over a run."""
 
     processor: str
@@ -144,6 +144,8 @@ class HookReport(WireStruct):
     model_cost: Annotated[
         float, Field(description="Cost of these calls in US dollars, as far as prices are known.")
     ] = 0.0
+
+    shown = WireStruct.to_dict  # each result has several, and nothing in them is left out
 
     def add(self, more: "HookReport") -> None:
         """Adds what the same hook did elsewhere."""
