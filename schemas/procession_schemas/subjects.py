@@ -15,7 +15,7 @@ class InvalidSubjectError(ValueError):
     """A tenant, agent or run id that cannot be a subject token."""
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)
 def token(value: str, what: str, longest: int = _LONGEST) -> str:
     """Returns the value when it can be a token of a subject.
 
