@@ -1,5 +1,6 @@
 """The processOutputStream chain of a run: pure control flow, no bus (R-OS)."""
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from copy import copy
@@ -101,15 +102,17 @@ class StreamChain:
         )
 
     async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
         for writer in self._writers:
-            await writer.__aenter__()
+            writer.begin(task)
         return self
 
     async def __aexit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for writer in self._writers:
-            await writer.__aexit__(error_type, error, trace)
+            if writer.end():
+                await writer.__aexit__(error_type, error, trace)
         self._deliver, self._collector = _nowhere, None  # no circle (ADR 23)
 
     def again(self, deliver: Callable[[Chunk], None], collector: ResponseCollector) -> Self:

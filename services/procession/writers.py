@@ -51,17 +51,25 @@ class TurnWriter(Writer):
         self._task: asyncio.Task[Any] | None = None
         self._closed = False
 
+    def begin(self, task: "asyncio.Task[Any] | None") -> None:
+        """Takes chunks from here on; `task` is whose context it is."""
+        self._task, self._closed = task, False
+
+    def end(self) -> asyncio.Lock | None:
+        """Takes no more chunks; gives the turn of one that is being sent, for which `__aexit__` waits."""
+        self._closed = True
+        return self._turn if self._turn is not None and self._turn.locked() else None
+
     async def __aenter__(self) -> Self:
-        self._task, self._closed = asyncio.current_task(), False
+        self.begin(asyncio.current_task())
         return self
 
     async def __aexit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closed = True
-        if self._turn is not None and self._turn.locked() and not isinstance(error, asyncio.CancelledError):
+        if (turn := self.end()) and not isinstance(error, asyncio.CancelledError):
             # What is being sent has its place before all that follows, as an objection.
-            async with self._turn:
+            async with turn:
                 pass
 
     async def custom(self, chunk: Mapping[str, Any]) -> None:
