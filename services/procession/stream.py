@@ -1,6 +1,5 @@
 """The processOutputStream chain of a run: pure control flow, no bus (R-OS)."""
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from copy import copy
@@ -102,9 +101,8 @@ class StreamChain:
         )
 
     async def __aenter__(self) -> Self:
-        task = asyncio.current_task()
         for writer in self._writers:
-            writer.begin(task)
+            writer.begin()
         return self
 
     async def __aexit__(

@@ -51,9 +51,9 @@ class TurnWriter(Writer):
         self._task: asyncio.Task[Any] | None = None
         self._closed = False
 
-    def begin(self, task: "asyncio.Task[Any] | None") -> None:
-        """Takes chunks from here on; `task` is whose context it is."""
-        self._task, self._closed = task, False
+    def begin(self) -> None:
+        """Takes chunks from here on."""
+        self._task, self._closed = asyncio.current_task(), False
 
     def end(self) -> asyncio.Lock | None:
         """Takes no more chunks; gives the turn of one that is being sent, for which `__aexit__` waits."""
@@ -61,7 +61,7 @@ class TurnWriter(Writer):
         return self._turn if self._turn is not None and self._turn.locked() else None
 
     async def __aenter__(self) -> Self:
-        self.begin(asyncio.current_task())
+        self.begin()
         return self
 
     async def __aexit__(

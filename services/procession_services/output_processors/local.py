@@ -56,9 +56,11 @@ class LocalSink:
         deliver = partial(_deliver, job, self._results)
         if before is not None and before.links is links:
             self.chain = before.again(deliver, self._collector)
-            return
-        self.chain = StreamChain(links, job.ctx, job.calls, deliver, parts=parts, collector=self._collector)
-        self.chain.on_chance = before.by_chance if before else None
+        else:
+            self.chain = StreamChain(
+                links, job.ctx, job.calls, deliver, parts=parts, collector=self._collector
+            )
+            self.chain.on_chance = before.by_chance if before else None
 
     async def send(self, chunks: list[Chunk], *, last: bool = False) -> None:
         """Hands chunks to the chain."""
