@@ -7,7 +7,7 @@ but the message dicts in it are the live ones; `message_list` is the live conver
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
+from typing import Any, NoReturn, Protocol, TypedDict, TypeVar, cast
 
 from procession.message_list import MessageList
 from procession.services import Services, no_services
@@ -116,18 +116,28 @@ def own(state: State, name: str, whose: str) -> dict[str, Any]:
     return kept
 
 
-class _Later:
-    """A field that may be given as a function: the first who reads it has its value made."""
+class _Unmade:
+    __slots__ = ("make",)
 
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+
+def lazy(make: Callable[[], T]) -> T:
+    """The value of a lazy field, made for the first who reads it."""
+    return cast("T", _Unmade(make))
+
+
+class _LazyField:
     def __init__(self, slot: Any) -> None:
         self._slot = slot
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+    def __get__(self, owner: Any, _kind: type | None = None) -> Any:
         if owner is None:
             return self
         value = self._slot.__get__(owner)
-        if callable(value):
-            value = value()
+        if type(value) is _Unmade:
+            value = value.make()
             self._slot.__set__(owner, value)
         return value
 
@@ -135,11 +145,11 @@ class _Later:
         self._slot.__set__(owner, value)
 
 
-def _later(name: str) -> Callable[[type[T]], type[T]]:
-    """Of a class with slots, makes that field one of `_Later`."""
+def _lazy_field(name: str) -> Callable[[type[T]], type[T]]:
+    """Decorates a class with slots, of which that field may be given as `lazy`."""
 
     def decorated(owner: type[T]) -> type[T]:
-        setattr(owner, name, _Later(vars(owner)[name]))
+        setattr(owner, name, _LazyField(vars(owner)[name]))
         return owner
 
     return decorated
@@ -167,7 +177,7 @@ class InputArgs(HookArgs):
     message_list: MessageList
 
 
-@_later("steps")
+@_lazy_field("steps")
 @dataclass(kw_only=True, slots=True)
 class StepArgs(HookArgs):
     """What the hooks inside the loop have in common."""
@@ -274,7 +284,7 @@ class ToolResultArgs(StepArgs):
     provider_executed: bool
 
 
-@_later("steps")
+@_lazy_field("steps")
 @dataclass(frozen=True, slots=True)
 class OutputResult:
     """What a run produced, as a snapshot (core.md 7.7)."""

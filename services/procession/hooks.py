@@ -76,7 +76,7 @@ def _step(ctx: RunContext, link: Link, calls: Calls, hook: Hook, writer: a.Write
     return {
         **_base(ctx, link, calls, hook, writer),
         "step_number": ctx.step_number,
-        "steps": partial(for_hooks, ctx, steps),
+        "steps": a.lazy(partial(for_hooks, ctx, steps)),
         "writer": writer,
         "abort_signal": calls.abort_signal,
     }
@@ -429,7 +429,7 @@ async def run_output_result(
             final["text"],
             dict(final["usage"]),
             final["finishReason"],
-            steps=partial(copies, steps),  # type: ignore[arg-type]  # made for who reads them
+            a.lazy(partial(copies, steps)),
         )
         stage = ctx.messages.get.response.db()
         args = a.OutputResultArgs(

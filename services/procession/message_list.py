@@ -10,7 +10,7 @@ from typing import Any, Final, Self, cast
 
 from procession.attempt import Attempt, by_step, write
 from procession.entries import Entries, Entry, known
-from procession.merging import STEP_START, advance, find_part, is_open, keep_outcomes
+from procession.merging import advance, find_part, is_open, keep_outcomes
 from procession.messages import check_stored, is_readable, normalise, system_text, without_stale_flat
 from procession.parts import MAPPINGS, InvalidMessageError, copy_json
 from procession.signals import cut_back
@@ -125,8 +125,10 @@ class MessageList:
         kept: set[str] = set()
         for i, like in enumerate(returned):
             stored = known(like, index)
-            same = stored is not None and _are_equal(stored.message, like)
-            message = stored.message if stored and same else self._read(like, index, f"messages.{i}")
+            if stored is not None and _are_equal(stored.message, like):
+                message = stored.message
+            else:
+                message = self._read(like, index, f"messages.{i}")
             read.append(message)
             kept.add(message["id"])
         if gone := {message["id"] for message in stage} - kept:
@@ -242,14 +244,6 @@ class MessageList:
         """The parts of the run's assistant message, step by step (R-DM-2); none without that message."""
         entry = self._entries.find(self._response_id)
         return by_step(entry.message["content"]["parts"]) if entry else []
-
-    @property
-    def last_response_step(self) -> int:
-        """The number of the last of `response_steps`; -1 without any."""
-        entry = self._entries.find(self._response_id)
-        if entry is None:
-            return -1
-        return len([part for part in entry.message["content"]["parts"] if part["type"] == STEP_START])
 
     def rollback_response(self, *, failed: bool = False) -> None:
         """Removes what this attempt added, and only that; edits of anything else stay (R-AB-28, R-AE-12).

@@ -23,7 +23,6 @@ MAX_DEPTH: Final = 200
 AROUND_DEPTH: Final = MAX_DEPTH + 8
 """More than prompts and steps have, with what they put around what a message holds."""
 
-_STEP_START: Final = {"type": "step-start"}
 _AUDIO_TYPES: Final = {"mp3": "audio/mpeg", "wav": "audio/wav"}
 _NAMES: Final[dict[type, str]] = {str: "a string", dict: "an object", list: "a list"}
 OPTIONAL_TEXT: Final = (str, NoneType)
@@ -183,14 +182,12 @@ def check_parts(parts: Iterable[Any], where: str) -> None:
 
 def is_common(part: Any) -> bool:
     """Whether it is a text, call or step as nearly all are, and nothing is wrong with it: to know that costs little."""
-    if type(part) is not dict:
+    if type(part) is not dict or "providerMetadata" in part:
         return False
-    if part == _STEP_START:
-        return True
-    if "providerMetadata" in part:
-        return False
-    if (kind := part.get("type")) != "tool-invocation":
-        return kind == "text" and type(part.get("text")) is str and "toolInvocation" not in part
+    kind = part.get("type")
+    if kind != "tool-invocation":
+        plain = kind == "step-start" or (kind == "text" and type(part.get("text")) is str)
+        return plain and "toolInvocation" not in part
     if type(call := part.get("toolInvocation")) is not dict or "approval" in call or "errorText" in call:
         return False
     named = type(id_ := call.get("toolCallId")) is str and id_ and type(call.get("toolName")) is str

@@ -72,7 +72,7 @@ def _flat_call(call: dict[str, Any]) -> dict[str, Any]:
 
 def _segment(ctx: RunContext) -> int | None:
     """Which step of the message is the attempt's; None where it has nothing there."""
-    return ctx.messages.last_response_step if ctx.messages.attempt_has_parts else None
+    return len(ctx.messages.response_steps()) - 1 if ctx.messages.attempt_has_parts else None
 
 
 def _with_media(step: StepResult, segments: list[list[Part]]) -> StepResult:

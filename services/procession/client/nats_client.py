@@ -94,19 +94,18 @@ class NatsClient(Client):
         self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
         """Publishes a message; raises as nats-py's own, which gets all that is not as usual."""
-        size, waiting = len(payload), self._pending_data_size
-        usual = self._line is not None and self._status == self.CONNECTED and not headers
-        if not (usual and size <= self._max_payload and size + waiting <= self._max_pending_size):
+        head = _head(headers) if headers else b""
+        size = len(head) + len(payload)
+        fits = size <= self._max_payload and size + self._pending_data_size <= self._max_pending_size
+        ready = self._line is not None and self._status == self.CONNECTED
+        if not (ready and fits and all(map(HEADER_NAME.fullmatch, headers or ()))):
             await super().publish(subject, payload, reply, headers)
         elif not subject or _SPACES.search(f"{subject}{reply}"):
             raise errors.BadSubjectError
         else:
             self.stats["out_msgs"] += 1
-            self.stats["out_bytes"] += size
-            command = pub_cmd(subject, reply, payload)
-            self._pending.append(command)
-            self._pending_data_size = waiting + len(command)
-            self._send_soon()
+            self.stats["out_bytes"] += len(payload)
+            self._send(hpub_cmd(subject, reply, head, payload) if head else pub_cmd(subject, reply, payload))
 
     async def request(
         self,
@@ -232,13 +231,7 @@ class NatsClient(Client):
         For that the server would end the connection, and whoever asks without waiting has none for an answer.
         """
         if subject and self.is_connected:
-            command = pub_cmd(subject, "", payload)
-            self._pending.append(command)
-            self._pending_data_size += len(command)
-            if self._line is None:
-                self._later(self._flush_pending())
-            else:
-                self._send_soon()
+            self._send(pub_cmd(subject, "", payload))
 
     def hear(self, sid: int, subject: bytes, reply: bytes, payload: bytes, header: bytes) -> None:
         """Takes a message that has been read."""
@@ -256,6 +249,15 @@ class NatsClient(Client):
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _send(self, command: bytes) -> None:
+        """Sends it with what waits already."""
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        if self._line is None:
+            self._later(self._flush_pending())
+        else:
+            self._send_soon()
 
     def _send_soon(self) -> None:
         if not self._sends:
@@ -316,18 +318,10 @@ class NatsClient(Client):
     async def _send_publish(
         self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
     ) -> None:
-        head = _head(headers) if headers else b""
         # nats-py looks at the body alone, and the server closes the connection for good.
-        if len(head) + payload_size > self.max_payload:
+        if headers and payload_size > self.room(headers):
             raise errors.MaxPayloadError
-        if not subject or self._line is None or not all(map(HEADER_NAME.fullmatch, headers or ())):
-            await super()._send_publish(subject, reply, payload, payload_size, headers)
-            return
-        self.stats["out_msgs"] += 1
-        self.stats["out_bytes"] += payload_size
-        command = hpub_cmd(subject, reply, head, payload) if head else pub_cmd(subject, reply, payload)
-        await self._send_command(command)
-        self._send_soon()
+        await super()._send_publish(subject, reply, payload, payload_size, headers)
 
     async def _read_loop(self) -> None:
         if not isinstance(self._transport, TcpTransport):  # a WebSocket, whose messages come by _process_msg

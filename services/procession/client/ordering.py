@@ -61,25 +61,20 @@ class ChunkOrder:
         begun = self._fences.get(fence, (first + 1, start))
         if first >= begun[0] and start >= begun[1]:
             return
-        if fence > self._greatest and min(first, start) >= self._said_to:  # it follows, and replaces nothing
-            start = min(first, start)
-            self._fences[fence] = first, start
-            if self._limits:
-                self._limits[self._greatest], self._limits[fence] = start, math.inf
-            self._greatest = fence
-            return
-        before = {each: self._limit(each) for each in self._fences}
+        follows = min(first, start) >= self._said_to
+        before = {} if follows else {each: self._limit(each) for each in self._fences}
         self._fences[fence] = min(first, begun[0]), min(first, start, begun[1])
         self._greatest = max(fence, self._greatest)
         self._limits.clear()
+        if follows:
+            return
         unheard = start < first < self.position and fence < self._handed_by and first <= self._limit(fence)
         if unheard or any(self._limit(each) > limit for each, limit in before.items()):
             self._start_over()
-        if min(first, start) < self._said_to:
-            self._waiting = {n: said for n, said in self._waiting.items() if n < self._limit(said[0])}
-            self._resets = {n: said for n, said in self._resets.items() if n <= self._limit(said[0])}
-            if self.position < self._shown:  # we have gone back there, whoever said so
-                self._resets.setdefault(self.position, (self._greatest, self.position))
+        self._waiting = {n: said for n, said in self._waiting.items() if n < self._limit(said[0])}
+        self._resets = {n: said for n, said in self._resets.items() if n <= self._limit(said[0])}
+        if self.position < self._shown:  # we have gone back there, whoever said so
+            self._resets.setdefault(self.position, (self._greatest, self.position))
 
     def _start_over(self) -> None:
         """Goes back to where reading began, or to the last reset: somebody who had lost the work was believed.

@@ -86,7 +86,7 @@ class SessionServer:
         self._bus.post(reply, orjson.dumps(self._offer))
 
     def _on_lease(self, _subject: str, body: bytes, reply: str) -> None:
-        self._spawn(self._open(orjson.loads(body), reply, len(body)))
+        self._spawn(self._take(orjson.loads(body), reply, len(body)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -94,22 +94,10 @@ class SessionServer:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_report)
 
-    async def _open(self, lease: dict[str, Any], reply: str, size: int = 0) -> None:
-        command = WorkCommand.of(lease["command"])
-        address = f"{lease['acks']}.{lease['session']}"
-        try:
-            session = await self._opener.open(lease, command, address)
-        except (*AWAY, ForgottenError) as error:
-            told = {"l": lease["attempt"], **self._offer, **given_back(command.run, error)}
-            await self._bus.publish(reply, orjson.dumps(told))
-            return
-        except BaseException as error:  # whatever it is, the sender must not wait for ever
-            if is_ours(error):
-                raise
-            log.exception("the stream of command %s could not be opened", command.id)
-            await self._bus.publish(reply, orjson.dumps(self._offer))
-            done = {"outSeq": lease["outSeq"], "replica": self._offer["replica"], **ending(error)}
-            await self._bus.publish(address, orjson.dumps({"l": lease["attempt"], "done": done}))
+    async def _take(self, lease: dict[str, Any], reply: str, size: int = 0) -> None:
+        """Opens the stream that a lease of so many bytes asks for, and serves it to its end."""
+        session = await self._opened(lease, reply)
+        if session is None:
             return
         if other := self._sessions.get(session.id):
             if other.attempt > session.attempt:
@@ -134,6 +122,24 @@ class SessionServer:
             await self._serve(session)
         finally:
             self._forget(session)
+
+    async def _opened(self, lease: dict[str, Any], reply: str) -> Session | None:
+        """The stream that a lease asks for; None where it cannot be opened, which its sender has been told."""
+        command = WorkCommand.of(lease["command"])
+        address = f"{lease['acks']}.{lease['session']}"
+        try:
+            return await self._opener.open(lease, command, address)
+        except (*AWAY, ForgottenError) as error:
+            told = {"l": lease["attempt"], **self._offer, **given_back(command.run, error)}
+            await self._bus.publish(reply, orjson.dumps(told))
+        except BaseException as error:  # whatever it is, the sender must not wait for ever
+            if is_ours(error):
+                raise
+            log.exception("the stream of command %s could not be opened", command.id)
+            await self._bus.publish(reply, orjson.dumps(self._offer))
+            done = {"outSeq": lease["outSeq"], "replica": self._offer["replica"], **ending(error)}
+            await self._bus.publish(address, orjson.dumps({"l": lease["attempt"], "done": done}))
+        return None
 
     def _on_frame(self, _subject: str, body: bytes, reply: str) -> None:
         frame = orjson.loads(body)

@@ -140,11 +140,3 @@ def test_telling_changes_nothing():
     before = copy.deepcopy(ctx.steps)
     for_hooks(ctx, ctx.steps)[0]["text"] = "x"
     assert ctx.steps == before
-
-
-def test_the_last_step_of_the_message_is_counted_as_it_is_told():
-    ctx = context()
-    assert ctx.messages.last_response_step == len(ctx.messages.response_steps()) - 1 == -1
-    for expected in range(3):
-        step_of(ctx, delta("hello"))
-        assert ctx.messages.last_response_step == len(ctx.messages.response_steps()) - 1 == expected

@@ -157,7 +157,7 @@ def _assistant(content: Any, model: str, tools: Collection[str]) -> dict[str, An
     message: dict[str, Any] = {"role": "assistant", "content": _text(parts) or (None if calls else "")}
     if calls:
         message["tool_calls"] = calls
-    for part in parts if provider in _CACHING else ():
+    for part in parts:
         message |= _mark(part, provider)
     if provider in _SIGNED_REASONING:
         signed = [block for part in parts if (block := _thinking_block(part))]

@@ -102,7 +102,7 @@ async def test_of_two_leases_of_a_stream_the_later_one_counts_whichever_has_begu
     monkeypatch.setattr(server._opener, "open", open_)
     lease = {"command": COMMAND.to_dict(), "acks": "answers", "session": "s"}
     for attempt in attempts:
-        server._spawn(server._open({**lease, "attempt": attempt}, "reply"))
+        server._spawn(server._take({**lease, "attempt": attempt}, "reply"))
     await until(lambda: begun == [*attempts])
     gate.set()
     await until(lambda: list(bus.on_bounce) == [f"{subjects.inbox('here')}.s.2"])
