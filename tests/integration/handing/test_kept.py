@@ -83,9 +83,10 @@ async def test_nor_is_it_where_the_next_orchestrator_cannot_read_its_state(
         await gate.reached()
         monkeypatch.setattr(Requests, "_request", fails)
         monkeypatch.setattr(Answers, "refuse", fails)
+        dead = await connection.subscribe(f"{subjects.ROOT}.dead.>")
+        await connection.flush()
         async with system.inside("orchestrator", max_deliver=2):
             assert await speaking.terminate() == 0
-            dead = await connection.subscribe(f"{subjects.ROOT}.dead.>")
             await dead.next_msg(timeout=SOONER)
         await gate.open()
         result, _ = await finished(handle)
