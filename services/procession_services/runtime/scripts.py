@@ -7,7 +7,7 @@ from procession_services.runtime import admission
 
 __all__ = [
     "ADMIT", "ALIVE", "BEGIN", "CANCEL", "COMMIT", "END", "LIVING", "LOG_PARTS", "NEXT", "PART", "REFUSE", "SAVE",
-    "SILENT", "TAKE", "UNCLAIM",
+    "SILENT", "STANDS", "TAKE", "UNCLAIM",
 ]  # fmt: skip
 
 _KEEP = """
@@ -118,6 +118,15 @@ if tonumber(have[2] or '-1') < tonumber(ARGV[1]) and have[9] == ARGV[1] then
   if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'message', ARGV[4]) end
 end
 return have
+"""
+STANDS = """
+local stands = {}
+for i = 1, #KEYS, 2 do
+  local stand = redis.call('HMGET', KEYS[i], 'state_v', 'out', 'claim')
+  stand[4] = redis.call('EXISTS', KEYS[i + 1])
+  table.insert(stands, stand)
+end
+return stands
 """
 UNCLAIM = """
 local seq, owner = string.match(redis.call('HGET', KEYS[1], 'claim') or '', '^(%d+):(.*)$')

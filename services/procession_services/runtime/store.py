@@ -83,6 +83,7 @@ class RunStore:
         self._next = partial(redis.run, Script(scripts.NEXT))
         self._log_parts = partial(redis.run, Script(scripts.LOG_PARTS))
         self._cancel = partial(redis.run, Script(scripts.CANCEL))
+        self._stands = partial(redis.run, Script(scripts.STANDS))
         self._unclaim = partial(redis.run, Script(scripts.UNCLAIM))
         self._silent = partial(redis.run, Script(scripts.SILENT))
         self._enter = partial(redis.run, Script(admission.ENTER))
@@ -156,11 +157,9 @@ class RunStore:
         """Where runs stand, each given by its tenant and its name."""
         stands = list[Stand]()
         for start in range(0, len(runs), _AT_ONCE):
-            async with self.redis.pipeline(transaction=False) as pipe:
-                for tenant, run in runs[start : start + _AT_ONCE]:
-                    pipe.hmget(run_key(tenant, run), "state_v", "out", "claim").exists(_told_key(tenant, run))
-                answers = iter(await pipe.execute())
-            for (version, out, claim), told in zip(answers, answers, strict=True):
+            some = runs[start : start + _AT_ONCE]
+            keys = [key(tenant, run) for tenant, run in some for key in (run_key, _told_key)]
+            for version, out, claim, told in await self._stands(keys=keys):
                 claimed, _, owner = (claim or b"").partition(b":")
                 stands.append(Stand(bool(told) or not version, owner.decode() if claimed == out else ""))
         return stands
