@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from procession_schemas import subjects
-from procession_services.bus import AGAIN, Bus, Hold, LostError, connection, given_out
+from procession_services.bus import AGAIN, Bus, Delivery, Hold, LostError, connection, given_out
 from procession_services.bus import worker as worker_module
 from procession_services.bus.places import Places
 from procession_services.bus.streams import ensure_streams
@@ -519,7 +519,7 @@ class Holding(Worker):
 
     def _on_message(self, message):
         if message.reply:
-            self.__dict__.setdefault("has", []).append(message.metadata.sequence.stream)
+            self.__dict__.setdefault("has", []).append(Delivery.of(message, Hold(), 0.0).sequence)
 
     def die(self):
         self._pulling.cancel()

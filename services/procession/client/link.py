@@ -10,7 +10,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 import nats.errors
 import nats.js.errors
 import orjson
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import PubAck
 
@@ -21,6 +20,7 @@ from procession.client.errors import (
     NotConnectedError,
     RequestTooLargeError,
 )
+from procession.client.heard import Heard
 from procession.client.nats_client import AWAY, NatsClient
 from procession_schemas import subjects
 from procession_schemas.run import Failure
@@ -254,7 +254,7 @@ class Link:
         """
         self._check(body)
         try:
-            return (await self._client.request(subject, body, timeout=seconds)).data
+            return await self._client.ask(subject, body, seconds=seconds)
         except nats.errors.ConnectionClosedError as error:
             raise NotConnectedError("this client was closed") from error
         except nats.errors.NoRespondersError as error:
@@ -335,10 +335,10 @@ class Link:
         """What the orchestrator answers to a `backlog.request`; raises UnreachableError."""
         subject, body = subjects.api("orchestrator", tenant, "backlog"), orjson.dumps(question)
         try:
-            answer = await self._client.request_unless_lost(subject, body, seconds=_ACK_SECONDS)
+            answer = await self._client.ask_unless_lost(subject, body, seconds=_ACK_SECONDS)
         except _UNREACHABLE as error:
             raise UnreachableError from error
-        told: dict[str, Any] = orjson.loads(answer.data)
+        told: dict[str, Any] = orjson.loads(answer)
         return told
 
     @contextmanager
@@ -392,7 +392,7 @@ def weakly(method: Callable[_P, None]) -> Callable[_P, None]:
 
 
 def _calling(callback: Callable[[bytes], None]) -> Any:
-    def deliver(message: Msg) -> None:
+    def deliver(message: Heard) -> None:
         callback(message.data)
 
     return deliver

@@ -25,10 +25,11 @@ from nats.protocol.command import hpub_cmd, pub_cmd, unsub_cmd
 
 from procession.addresses import login
 from procession.client.alone import Alone
+from procession.client.heard import Heard
 from procession.client.nats_line import NatsLine
 from procession_schemas.model_settings import HEADER_NAME
 
-__all__ = ["AWAY", "NOT_YET", "NatsClient", "is_bounce"]
+__all__ = ["AWAY", "NOT_YET", "NatsClient"]
 
 _HEADERS: Final = 1_024
 _SPACES: Final = re.compile(r"[ \t\r\n]")
@@ -39,7 +40,6 @@ AWAY: Final = (
     TimeoutError, errors.NoRespondersError, NoStreamResponseError, ServiceUnavailableError, ServerError
 )  # fmt: skip
 """What a question ends with while NATS, a stream, or whoever is asked, is not there: it may be put again."""
-_NOBODY: Final = "503"
 _NO_LEADER: Final = b'"code":503,"err_code":'
 _BEGINNING: Final = 200
 """Within so many bytes an answer says that it is an error."""
@@ -67,17 +67,17 @@ class NatsClient(Client):
         super().__init__()
         self._lasting = lasting
         self._line: NatsLine | None = None
-        self._listeners: dict[int, Callable[[Msg], None]] = {}
+        self._listeners: dict[int, Callable[[Heard], None]] = {}
         self._numbers = itertools.count(1)
-        self._asked: dict[str, asyncio.Future[Msg]] = {}
-        self._unless_lost: set[asyncio.Future[Msg]] = set()
+        self._asked: dict[str, asyncio.Future[Heard]] = {}
+        self._unless_lost: set[asyncio.Future[Heard]] = set()
         self._answers = ""
         self._alone = Alone()
         self._left = ""
         self._sends = False
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    async def listen(self, subject: str, heard: Callable[[Msg], None], *, queue: str = "") -> Subscription:
+    async def listen(self, subject: str, heard: Callable[[Heard], None], *, queue: str = "") -> Subscription:
         """Subscribes a function, which is called as soon as a message has been read.
 
         What it raises goes to nats-py's `error_cb`, and the message is lost.
@@ -118,18 +118,31 @@ class NatsClient(Client):
         """Asks and waits for the first answer; raises as nats-py's own."""
         if old_style:
             return await super().request(subject, payload, timeout, old_style, headers)
-        return await self._ask(subject, payload, timeout, headers, unless_lost=subject.startswith(_API))
+        heard = await self._ask(subject, payload, timeout, headers, unless_lost=subject.startswith(_API))
+        return self.msg_class(
+            _client=self,
+            subject=heard.subject,
+            reply=heard.reply,
+            data=heard.data,
+            headers=heard.headers or None,
+        )
 
-    async def request_unless_lost(self, subject: str, payload: bytes, *, seconds: float) -> Msg:
-        """Asks what is answered at once; raises as `request`, and TimeoutError as soon as the connection is lost.
+    async def ask(
+        self, subject: str, payload: bytes, *, seconds: float, headers: dict[str, Any] | None = None
+    ) -> bytes:
+        """Gives the body of the first answer; raises as nats-py's `request`."""
+        return (await self._ask(subject, payload, seconds, headers, unless_lost=False)).data
+
+    async def ask_unless_lost(self, subject: str, payload: bytes, *, seconds: float) -> bytes:
+        """Asks what is answered at once; raises as `ask`, and TimeoutError as soon as the connection is lost.
 
         What was asked or answered just then is gone. JetStream is always asked like this. A server of a cluster where
         nobody answers that for long does not hear the others: another one is asked then.
         """
-        return await self._ask(subject, payload, seconds, None, unless_lost=True)
+        return (await self._ask(subject, payload, seconds, None, unless_lost=True)).data
 
     async def round_trip(self, *, seconds: float) -> None:
-        """Returns when a message to this client itself has come back; raises TimeoutError as `request_unless_lost`.
+        """Returns when a message to this client itself has come back; raises TimeoutError as `ask_unless_lost`.
 
         That tells of the server alone, whoever else may listen to everything.
         """
@@ -143,12 +156,12 @@ class NatsClient(Client):
         headers: dict[str, Any] | None,
         *,
         unless_lost: bool,
-    ) -> Msg:
+    ) -> Heard:
         """Asks on a subject; without one, ourselves. What nobody waits for any more is not sent, if it was not yet."""
         await self._hear_answers()
         loop = asyncio.get_running_loop()
         token = str(next(self._numbers))
-        answer: asyncio.Future[Msg] = loop.create_future()
+        answer: asyncio.Future[Heard] = loop.create_future()
         of_leaders = unless_lost and subject is not None and not subject.startswith(_OF_COPIES)
         self._asked[token] = answer
         if unless_lost:
@@ -180,7 +193,7 @@ class NatsClient(Client):
                 unsent[place] = b""
         if of_leaders and _is_nobody(message):
             self._note_silence()
-        if is_bounce(message):
+        if message.is_bounce:
             raise errors.NoRespondersError
         return message
 
@@ -220,7 +233,7 @@ class NatsClient(Client):
             self._left = self._server_info.get("server_id", "")
             self._hang_up()
 
-    def _on_answer(self, message: Msg) -> None:
+    def _on_answer(self, message: Heard) -> None:
         answer = self._asked.get(message.subject.rsplit(".", 1)[-1])
         if answer is not None and not answer.done():
             answer.set_result(message)
@@ -239,9 +252,8 @@ class NatsClient(Client):
         try:
             if listener is None:
                 _run(super()._process_msg(sid, subject, reply, payload, header))
-                return
-            headers = _run(self._process_headers(header)) if header else None
-            listener(self._build_message(sid, subject, reply, payload, headers))
+            else:
+                listener(Heard(_text(subject), _text(reply), payload, header))
         except Exception as error:  # noqa: BLE001 - of whoever listens
             self._later(self._error_cb(error))
 
@@ -282,30 +294,12 @@ class NatsClient(Client):
         A message of a stream that nobody could take would come again and again.
         """
         return self.msg_class(
-            subject=subject.decode(errors="backslashreplace"),
-            reply=reply.decode(errors="backslashreplace"),
-            data=data,
-            headers=headers,
-            _client=self,
-            _sid=sid,
+            subject=_text(subject), reply=_text(reply), data=data, headers=headers, _client=self, _sid=sid
         )
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        """Reads headers as nats-py does; what is none counts as none."""
-        try:
-            return await super()._process_headers(headers)
-        except (IndexError, UnicodeDecodeError):
-            return None
-
-    @staticmethod
-    def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        """Reads lines `Name: value` as nats-py does, which looks at each character of a name by itself."""
-        headers = {}
-        for line in raw.split(b"\r\n"):
-            name, colon, value = line.partition(b":")
-            if colon and len(token := name.split()) == 1 and name.isascii():
-                headers[token[0].decode()] = value.strip().decode("utf-8", "replace")
-        return headers
+        """Reads headers; what is none counts as none."""
+        return Heard("", "", b"", headers).headers or None
 
     def room(self, headers: Mapping[str, str]) -> int:
         """Bytes of the longest body that the server takes with these headers, which count."""
@@ -341,8 +335,10 @@ class NatsClient(Client):
             await self._error_cb(told)
         await self._process_op_err(told)
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        self.hear(sid, subject, reply, data, headers)
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
+    ) -> None:
+        self.hear(sid, subject, reply, data, headers or b"")
 
     async def connect(self, *servers: Any, **options: Any) -> None:
         """Connects as nats-py does; who gives up, or is refused, has nothing left that goes on.
@@ -486,17 +482,16 @@ def _harmless(told: Callable[[Exception], Awaitable[None]]) -> Callable[[Excepti
     return tell
 
 
-def is_bounce(message: Msg) -> bool:
-    """Whether a message says that nobody listens where its question, or what wanted a reply, was sent."""
-    return message.headers is not None and message.headers.get("Status") == _NOBODY
+def _text(subject: bytes) -> str:
+    return subject.decode(errors="backslashreplace")
 
 
-def _is_nobody(message: Msg) -> bool:
+def _is_nobody(message: Heard) -> bool:
     """Whether it says that nobody listens, or that a stream or the cluster has no leader."""
-    return is_bounce(message) or message.data.find(_NO_LEADER, 0, _BEGINNING) >= 0
+    return message.is_bounce or message.data.find(_NO_LEADER, 0, _BEGINNING) >= 0
 
 
-def _give_up(answer: "asyncio.Future[Msg]", why: type[Exception] = errors.TimeoutError) -> None:
+def _give_up(answer: "asyncio.Future[Heard]", why: type[Exception] = errors.TimeoutError) -> None:
     if not answer.done():
         answer.set_exception(why)
 

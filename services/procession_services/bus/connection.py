@@ -15,14 +15,14 @@ from faststream import Path
 from faststream.nats import NatsBroker, NatsMessage
 from faststream.nats.security import NatsSecurity, NatsUserPassword
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error, NoRespondersError, OutboundBufferLimitError
 from nats.js.api import ConsumerConfig, PubAck
 from nats.js.errors import APIError, NotFoundError
 
 from procession.addresses import address
-from procession.client.nats_client import AWAY, NatsClient, is_bounce
+from procession.client.heard import Heard
+from procession.client.nats_client import AWAY, NatsClient
 from procession_schemas import subjects
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError, explained
 from procession_services.bus.inbox import Inbox
@@ -287,7 +287,7 @@ class Bus:
             return await self._nearby.ask(subject, body, timeout)
         try:
             headers = telemetry.observer().headers()
-            return (await self.client.request(subject, body, timeout=timeout, headers=headers)).data
+            return await self.client.ask(subject, body, seconds=timeout, headers=headers)
         except NoRespondersError as error:
             raise NoResponderError(subject) from error
         except TimeoutError as error:
@@ -330,19 +330,23 @@ class Bus:
         callback directly. Where NATS answers there that nobody heard what was published, `bounced` gets the subject.
         """
 
-        def on_message(message: Msg) -> None:
-            if is_bounce(message):
+        def call(message: Heard) -> None:
+            try:
+                callback(message.subject, message.data, message.reply)
+            except Exception:
+                log.exception("failed to handle a message on %s", message.subject)
+
+        def on_message(message: Heard) -> None:
+            if not message.header:
+                call(message)
+            elif message.is_bounce:
                 if lost := self.on_bounce.get(message.subject):
                     lost()
                 elif bounced:
                     bounced(message.subject)
-                return
-            traceparent = message.headers.get("traceparent") if message.headers else None
-            try:
-                with telemetry.observer().continued(traceparent) if traceparent else contextlib.nullcontext():
-                    callback(message.subject, message.data, message.reply)
-            except Exception:
-                log.exception("failed to handle a message on %s", message.subject)
+            else:
+                with telemetry.observer().continued(message.headers.get("traceparent")):
+                    call(message)
 
         subscription = await self.client.listen(subject, on_message, queue=queue)
         if own and self._nearby:

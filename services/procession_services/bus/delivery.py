@@ -3,12 +3,20 @@
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, Self
 
 import msgspec
 
+from procession.client.heard import Heard
+
 AGAIN: Final = "Procession-Again"
 """A header of a message whose work somebody may have begun already, who had it without a message."""
+
+_WORDS: Final = 9
+"""Of `$JS.ACK.<stream>.<consumer>.<delivered>.<number in the stream>.<number>.<nanoseconds>.<pending>`."""
+_COUNTS: Final = 4
+"""Where its numbers begin; newer servers tell a domain and an account before the stream, and more behind."""
 
 
 class LostError(Exception):
@@ -95,6 +103,30 @@ class Delivery(msgspec.Struct, frozen=True):
     hold: Hold = msgspec.field(default_factory=Hold)
     again: bool = False
     lease: float = 0.0
+
+    @classmethod
+    def of(cls, message: Heard, hold: Hold, lease: float) -> Self:
+        """A delivery by JetStream, which tells of it in the subject for acknowledgements.
+
+        Raises:
+            ValueError: It is none.
+        """
+        words = message.reply.split(".")
+        at = _COUNTS if len(words) == _WORDS else _COUNTS + 2
+        attempt, sequence, _, nanoseconds = map(int, words[at : at + 4])
+        headers = message.headers
+        return cls(
+            subject=message.subject,
+            body=message.data,
+            sequence=sequence,
+            attempt=attempt,
+            message_id=headers.get("Nats-Msg-Id"),
+            stored_at=datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(),
+            traceparent=headers.get("traceparent"),
+            hold=hold,
+            again=AGAIN in headers,
+            lease=lease,
+        )
 
     @property
     def is_message(self) -> bool:

@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 
-from nats.aio.msg import Msg
 from nats.errors import OutboundBufferLimitError
 
-from procession.client.nats_client import NatsClient, is_bounce
+from procession.client.heard import Heard
+from procession.client.nats_client import NatsClient
 from procession_services.bus.errors import NoResponderError, RequestTimeoutError
 from procession_services.runtime import telemetry
 
@@ -21,7 +21,7 @@ class Inbox:
     def __init__(self, client: NatsClient) -> None:
         self.address = client.new_inbox()
         self._client = client
-        self._heard: asyncio.Queue[Msg] = asyncio.Queue()
+        self._heard: asyncio.Queue[Heard] = asyncio.Queue()
 
     async def open(self) -> None:
         """Begins to listen."""
@@ -56,6 +56,6 @@ class Inbox:
                 message = await self._heard.get()
         except TimeoutError:
             raise RequestTimeoutError(self.address) from None
-        if is_bounce(message):
+        if message.is_bounce:
             raise NoResponderError(self.address)
         return message.data

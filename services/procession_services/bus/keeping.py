@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
+from nats.aio.msg import Msg
 
 from procession_services.bus.connection import Bus
 from procession_services.bus.delivery import Delivery, Hold
@@ -30,9 +31,6 @@ class InHand(Protocol):
     def reply(self) -> str:
         """The subject for acknowledgements."""
 
-    async def in_progress(self) -> None:
-        """Tells that it is worked on."""
-
 
 class HandedOver(msgspec.Struct, frozen=True):
     """Work that a replica hands over whose own message stands for it: it is told only if the work is not done."""
@@ -40,9 +38,6 @@ class HandedOver(msgspec.Struct, frozen=True):
     data: bytes
     subject: str
     reply: str
-
-    async def in_progress(self) -> None:
-        """Tells nobody: that replica asks (`processor_host/far.py`)."""
 
 
 class InWork(msgspec.Struct, frozen=True):
@@ -134,7 +129,8 @@ class Keeper:
             await asyncio.gather(*(self._decide(task, work) for task, work in doubtful.items()))
 
     async def _keep(self, work: InWork) -> None:
-        await work.message.in_progress()
+        if not isinstance(work.message, HandedOver):  # of which that replica asks (`processor_host/far.py`)
+            await self._bus.client.publish(work.message.reply, Msg.Ack.Progress)
         work.delivery.hold.extend(self._alive + self._ack_wait)
 
     async def _decide(self, task: asyncio.Task[None], work: InWork) -> None:

@@ -16,9 +16,9 @@ from itertools import takewhile
 from typing import Final
 
 import orjson
-from nats.aio.msg import Msg
 from nats.errors import Error
 
+from procession.client.heard import Heard
 from procession.client.nats_client import NOT_YET, NatsClient
 from procession_services.runtime.tasks import repeated
 
@@ -209,7 +209,7 @@ class Unconfirmed:
         with contextlib.suppress(Error):  # the next look does it
             await self._repeat(numbers)
 
-    def _on_answer(self, message: Msg) -> None:
+    def _on_answer(self, message: Heard) -> None:
         """The stream has stored a message, and where there is one server all before it of this connection."""
         *_, connection, number = message.subject.split(".")
         if b'"error"' in message.data or b'"seq"' not in message.data:

@@ -18,9 +18,10 @@ from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from procession.authors import is_cancelled, is_ctrl_c
+from procession.client.heard import Heard
 from procession_schemas import subjects
 from procession_services.bus.connection import Bus
-from procession_services.bus.delivery import AGAIN, Delivery, Hold, LostError
+from procession_services.bus.delivery import Delivery, LostError
 from procession_services.bus.given_out import give_back
 from procession_services.bus.keeping import HandedOver, InHand, InWork, Keeper, Known, Tasks, never
 from procession_services.bus.places import Places
@@ -236,10 +237,9 @@ class Worker:
         ours = {work.delivery.sequence for work in self._tasks.values()}
         await give_back(self._bus, self.stream, self._durable, lost=lost, kept=ours.union(kept))
 
-    def _on_message(self, message: Msg) -> None:
-        headers = message.headers or {}
-        status = headers.get("Status")
-        if status and not message.reply:
+    def _on_message(self, message: Heard) -> None:
+        headers = {} if message.reply else message.headers
+        if status := headers.get("Status"):
             if status == _TIME_IS_UP or headers.get("Description") in _ENDS:
                 left = int(headers.get("Nats-Pending-Messages", self._asked))
                 self._asked = max(0, self._asked - max(0, left))
@@ -257,7 +257,7 @@ class Worker:
             self._settle(message, _later(_BACKOFF[0]))
             self._wake.set()
             return
-        self._begin(InWork(message, _delivery(message, hold, self._ack_wait), self._handler))
+        self._begin(InWork(message, Delivery.of(message, hold, self._ack_wait), self._handler))
 
     def take_over(
         self,
@@ -461,20 +461,3 @@ def _later(seconds: float) -> bytes:
 def _header(text: str) -> str:
     """The text as it may stand in a header; clients read other characters, and line breaks, in different ways."""
     return text.encode("ascii", "backslashreplace").decode().replace("\r", "\\r").replace("\n", "\\n")
-
-
-def _delivery(message: Msg, hold: Hold, ack_wait: float) -> Delivery:
-    metadata = message.metadata
-    headers = message.headers or {}
-    return Delivery(
-        subject=message.subject,
-        body=message.data,
-        sequence=metadata.sequence.stream,
-        attempt=metadata.num_delivered,
-        message_id=headers.get("Nats-Msg-Id"),
-        stored_at=metadata.timestamp.isoformat(),
-        traceparent=headers.get("traceparent"),
-        hold=hold,
-        again=AGAIN in headers,
-        lease=ack_wait,
-    )

@@ -15,7 +15,6 @@ import orjson
 import pytest
 import pytest_asyncio
 from nats import errors
-from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from nats.js.errors import APIError, BadRequestError, NoStreamResponseError
 
@@ -325,7 +324,7 @@ async def test_a_question_that_finds_no_room_counts_as_lost(proxy, subject):
         await lost.some(1)
         began = asyncio.get_running_loop().time()
         with pytest.raises(TimeoutError):
-            await client.request_unless_lost(subject, b"x" * 200, seconds=20)
+            await client.ask_unless_lost(subject, b"x" * 200, seconds=20)
         assert asyncio.get_running_loop().time() < began + 10
         with pytest.raises(TimeoutError):  # whom nobody tells of a loss waits for its time
             await client.request(subject, b"x" * 200, timeout=0.1)
@@ -464,7 +463,7 @@ async def test_what_is_answered_at_once_is_not_waited_for_when_the_connection_is
         await questions.some(1)
         proxy.freeze()
         asked = [
-            client.request_unless_lost(subject, b"", seconds=1000),
+            client.ask_unless_lost(subject, b"", seconds=1000),
             client.store(subject, b"", seconds=1000, headers={}),
             client.jetstream(timeout=1000).stream_info("WORK"),
             client.round_trip(seconds=1000),
@@ -924,19 +923,3 @@ async def test_over_a_web_socket_it_is_the_same(tmp_path, subject):
             assert [len(body) for body in heard.bodies] == [300_000]
     finally:
         await server.stop()
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"Nats-Msg-Id: work:1\r\ntraceparent: 00-1\r\n\r\n",
-        b"a:b\r\nc:\td \r\n",
-        b"a: x: y\r\na: again\r\n",
-        b"no colon\r\n two words: x\r\n\xc3\xa4: x\r\nempty:\r\n",
-        "grüße: x\r\nname: grüße\r\n".encode(),
-        b"broken: \xff\r\n",
-        b"",
-    ],
-)
-def test_headers_are_read_as_nats_py_reads_them(raw):
-    assert NatsClient._parse_header_lines(raw) == Client._parse_header_lines(raw)

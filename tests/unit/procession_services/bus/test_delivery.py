@@ -1,8 +1,11 @@
 import asyncio
 
 import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
-from procession_services.bus import Hold, LostError
+from procession.client.heard import Heard
+from procession_services.bus import AGAIN, Delivery, Hold, LostError
 
 
 def now():
@@ -64,3 +67,32 @@ async def test_a_time_that_is_over_again_is_asked_for_again():
         await asked.get()
         hold.extend(now() + 60)
         await keeping
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "$JS.ACK.RUNS.orchestrator-runs.2.17.31.1795962904558529105.4",
+        "$JS.ACK._.4ztMDzfA.RUNS.orchestrator-runs.2.17.31.1795962904558529105.4",
+        "$JS.ACK.hub.4ztMDzfA.RUNS.orchestrator-runs.2.17.31.1795962904558529105.4.r4nd0m",
+    ],
+)
+def test_what_jetstream_tells_of_a_delivery_is_read_as_nats_py_reads_it(reply):
+    told = Msg(_client=Client(), reply=reply).metadata
+    delivery = Delivery.of(Heard("s", reply, b"body"), Hold(), 30.0)
+    assert (delivery.sequence, delivery.attempt) == (told.sequence.stream, told.num_delivered) == (17, 2)
+    assert delivery.stored_at == told.timestamp.isoformat()
+    assert (delivery.subject, delivery.body, delivery.lease) == ("s", b"body", 30.0)
+    assert (delivery.message_id, delivery.traceparent, delivery.again) == (None, None, False)
+
+
+def test_a_delivery_has_what_its_headers_say():
+    header = f"NATS/1.0\r\nNats-Msg-Id: m1\r\ntraceparent: 00-1\r\n{AGAIN}: 1\r\n\r\n".encode()
+    delivery = Delivery.of(Heard("s", "$JS.ACK.W.c.1.1.1.0.0", b"", header), Hold(), 0.0)
+    assert (delivery.message_id, delivery.traceparent, delivery.again) == ("m1", "00-1", True)
+
+
+@pytest.mark.parametrize("reply", ["", "_INBOX.x", "$JS.ACK.W.c.1"])
+def test_what_jetstream_has_not_delivered_is_none(reply):
+    with pytest.raises(ValueError, match="unpack"):
+        Delivery.of(Heard("s", reply, b""), Hold(), 0.0)
