@@ -21,6 +21,10 @@ _APART: Final = frozenset(
 """Arguments of `acompletion` that are no parameters of the answer."""
 UNKNOWN_REASON: Final = "finish_reason_unspecified"
 """What LiteLLM is to make of a reason that it does not know: a word that its types allow, and that is none of ours."""
+_Found = tuple[str, str, str | None, str | None]
+"""The model without its provider, the provider, its key, and its base."""
+_NOTHING_ADDED: Final = frozenset({"openai", "anthropic", "gemini", "bedrock"})
+"""Providers whose base and key are looked for later, by whoever makes the request."""
 _SHORT: Final = 32_768
 """Bytes of parameters, tools among them, whose translation is worth remembering."""
 
@@ -38,9 +42,8 @@ class Target(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, litellm: Any, call: ModelCall, kwargs: dict[str, Any]) -> "Target":
         """Whom LiteLLM would ask; raises its `BadRequestError` for a provider that it does not know."""
-        model, provider, key, base = litellm.get_llm_provider(
-            model=call.model, api_base=call.api_base, api_key=call.api_key
-        )
+        place = litellm, call.model, call.api_base, call.api_key
+        model, provider, key, base = _known_provider(*place) or _provider(*place)
         return cls(litellm, model, provider, key or call.api_key, base, kwargs)
 
     @property
@@ -121,6 +124,18 @@ def has_remote_media(messages: Iterable[dict[str, Any]]) -> bool:
         for part in message["content"]
         for url in _urls(part)
     )
+
+
+def _provider(litellm: Any, model: str, base: str | None, key: str | None) -> _Found:
+    found: _Found = litellm.get_llm_provider(model=model, api_base=base, api_key=key)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _known_provider(litellm: Any, model: str, base: str | None, key: str | None) -> _Found | None:
+    """What LiteLLM finds; None where it may add a base or a key, from an environment that may change."""
+    found = _provider(litellm, model, base, key)
+    return found if found[1] in _NOTHING_ADDED else None
 
 
 @lru_cache(maxsize=256)

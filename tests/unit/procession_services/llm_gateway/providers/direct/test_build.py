@@ -70,8 +70,8 @@ def _model(provider: str) -> str:
     return MODELS.get(provider, f"{provider}/some-model")
 
 
-@pytest.mark.parametrize("said", ["keys", "keys and places", "OpenAI's key", "the place"])
-async def test_both_ways_reach_the_same_with_the_same_key(
+@pytest.mark.parametrize("said", ["OpenAI's key", "the place", "keys", "keys and places"])
+async def test_both_ways_reach_the_same_with_the_same_key_also_where_the_environment_changes(
     direct: LiteLLMProvider,
     wrapped: LiteLLMProvider,
     monkeypatch: pytest.MonkeyPatch,
