@@ -15,6 +15,11 @@ _END: Final = b"\r\n"
 _SPACE: Final = b" "
 """What servers put between the words of a line. Subjects may hold other white space, and must not become more words."""
 
+_WORDS: Final = 4
+"""Of `MSG <subject> <subscription> [reply] <length>`, without a reply; a message with headers has their length, too."""
+_REPLY: Final = 3
+"""Where the reply stands."""
+
 
 class NatsLine(asyncio.Protocol):
     """One connection, from its handshake on.
@@ -81,25 +86,33 @@ class NatsLine(asyncio.Protocol):
         at, size, hear = 0, len(data), self._hear
         self._missing = 1
         while (end := data.find(_END, at)) >= 0:
-            start = end + len(_END)
-            if data[at] == _M:
-                _, subject, sid, *reply, length = data[at:end].split(_SPACE)
+            start, kind, header = end + len(_END), data[at], b""
+            if kind == _M:
+                words = data[at:end].split(_SPACE)
+                if len(words) == _WORDS:
+                    words.insert(_REPLY, b"")
+                _, subject, sid, reply, length = words
                 body = start
-            elif data[at] == _H:
-                _, subject, sid, *reply, header, length = data[at:end].split(_SPACE)
-                body = start + int(header)
+            elif kind == _H:
+                words = data[at:end].split(_SPACE)
+                if len(words) == _WORDS + 1:
+                    words.insert(_REPLY, b"")
+                _, subject, sid, reply, of_header, length = words
+                body = start + int(of_header)
+                header = data[start:body]
             else:
                 self.control.put_nowait(data[at:start])
                 at = start
                 continue
             stop = start + int(length)
+            following = stop + len(_END)
             if stop < body:
                 raise ValueError("malformed NATS message: it is shorter than its own headers")
-            if stop + len(_END) > size:
-                self._missing = stop + len(_END) - size
+            if following > size:
+                self._missing = following - size
                 break
-            hear(int(sid), subject, reply[0] if reply else b"", data[body:stop], data[start:body])
-            at = stop + len(_END)
+            hear(int(sid), subject, reply, data[body:stop], header)
+            at = following
         return at
 
     def pause_writing(self) -> None:

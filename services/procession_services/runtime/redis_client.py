@@ -105,13 +105,17 @@ class Script:
         self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+_Asked = tuple[Script, tuple[Any, ...]]
+"""A script, and what it gets: the number of its keys, the keys, and the arguments."""
+
+
 class _Call:
-    """A command, until it is answered; `whole` is what to send where Redis has forgotten its script."""
+    """A command, until it is answered; its `script` is sent again, with its text, where Redis has forgotten it."""
 
-    __slots__ = ("answer", "failures", "packed", "whole")
+    __slots__ = ("answer", "failures", "packed", "script")
 
-    def __init__(self, packed: bytes, answer: "asyncio.Future[Any]", whole: tuple[Any, ...] | None) -> None:
-        self.packed, self.answer, self.whole = packed, answer, whole
+    def __init__(self, packed: bytes, answer: "asyncio.Future[Any]", script: _Asked | None) -> None:
+        self.packed, self.answer, self.script = packed, answer, script
         self.failures = 0
 
 
@@ -151,14 +155,13 @@ class _Line(asyncio.Protocol):
                 return
             self._answered += 1
             call = self.calls.popleft()
-            if isinstance(reply, NoScriptError) and call.whole:
+            if not isinstance(reply, RedisError):
+                if not call.answer.done():  # else who asked has gone
+                    call.answer.set_result(reply)
+            elif isinstance(reply, NoScriptError) and call.script:
                 self._client.send_whole(call)
-            elif call.answer.done():  # who asked has gone
-                pass
-            elif isinstance(reply, RedisError):
+            elif not call.answer.done():
                 self._client.refused(call, reply)
-            else:
-                call.answer.set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Has unanswered calls sent again."""
@@ -219,7 +222,8 @@ class RedisClient(Redis):
         self, script: Script, *, keys: Sequence[str] = (), args: Iterable[Any] = ()
     ) -> "asyncio.Future[Any]":
         """Runs a script; what it answers can be awaited."""
-        return self._ask(*_run(script, keys, args))
+        asked = script, (len(keys), *keys, *args)
+        return self._ask(("EVALSHA", script.digest, *asked[1]), asked)
 
     def later(self, what: str, *command: Any) -> None:
         """Sends a command before the next other one of this client, or after a moment.
@@ -230,7 +234,8 @@ class RedisClient(Redis):
 
     def run_later(self, what: str, script: Script, *, keys: Sequence[str], args: Iterable[Any]) -> None:
         """Runs a script in the same way."""
-        self._put_off(what, *_run(script, keys, args))
+        asked = script, (len(keys), *keys, *args)
+        self._put_off(what, ("EVALSHA", script.digest, *asked[1]), asked)
 
     async def settled(self) -> None:
         """Waits until all that was put off before is done."""
@@ -256,7 +261,9 @@ class RedisClient(Redis):
 
     def send_whole(self, call: _Call) -> None:
         """Sends a script again, with its text."""
-        call.packed, call.whole = _packed(call.whole or ()), None
+        assert call.script is not None
+        script, rest = call.script
+        call.packed, call.script = _packed(("EVAL", script.text, *rest)), None
         self._put(call)
 
     def refused(self, call: _Call, error: RedisError) -> None:
@@ -320,9 +327,9 @@ class RedisClient(Redis):
         if not answer.cancelled():
             self.life = 0 if answer.exception() else int(answer.result())
 
-    def _ask(self, command: Sequence[Any], whole: tuple[Any, ...] | None = None) -> "asyncio.Future[Any]":
+    def _ask(self, command: Sequence[Any], script: _Asked | None = None) -> "asyncio.Future[Any]":
         answer = asyncio.get_running_loop().create_future()
-        self._put(_Call(_packed(command), answer, whole))
+        self._put(_Call(_packed(command), answer, script))
         return answer
 
     def _put(self, call: _Call) -> None:
@@ -331,10 +338,10 @@ class RedisClient(Redis):
         self._take_along()
         self._calls.append(call)
 
-    def _put_off(self, what: str, command: Sequence[Any], whole: tuple[Any, ...] | None) -> None:
+    def _put_off(self, what: str, command: Sequence[Any], script: _Asked | None) -> None:
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
-        self._later.append(_Call(_packed(command), answer, whole))
+        self._later.append(_Call(_packed(command), answer, script))
         self._unsettled.add(answer)
         answer.add_done_callback(partial(self._settle, what))
         if self._timer is None:
@@ -349,8 +356,8 @@ class RedisClient(Redis):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._calls += self._later
-        self._later.clear()
+            self._calls += self._later
+            self._later.clear()
 
     def _flush(self) -> None:
         """Writes all that waits; without a connection, makes one first."""
@@ -382,12 +389,6 @@ class RedisClient(Redis):
         finally:
             self._connecting = None
         self._flush()
-
-
-def _run(script: Script, keys: Sequence[str], args: Iterable[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The command that runs a script, and the one that does so when Redis does not know it."""
-    rest = (len(keys), *keys, *args)
-    return ("EVALSHA", script.digest, *rest), ("EVAL", script.text, *rest)
 
 
 def _packed(command: Sequence[Any]) -> bytes:
