@@ -42,6 +42,7 @@ _STAMP: Final = len("2026-01-31T12:00:00.000Z")
 _NOTHING: Final[dict[str, Any]] = {}
 _END_OF_TIME: Final = "9999"  # a message after it could not get a later time
 _PROVIDER_OPTIONS: Final = ("providerOptions", "providerMetadata", "experimental_providerMetadata")
+_PLAIN: Final = {"role", "content"}
 _KEPT: Final = ("threadId", "resourceId", "type")
 
 
@@ -249,6 +250,8 @@ def _check_stored(message: Mapping[str, Any], where: str) -> None:
 
 def _content(like: Mapping[str, Any], where: str) -> dict[str, Any]:
     content, path = like.get("content"), f"{where}.content"
+    if type(content) is str and like.keys() == _PLAIN:
+        return {"format": 2, "parts": [{"type": "text", "text": content}]}
     if isinstance(content, MAPPINGS):
         return _full_content(content, path)
     if like["role"] == "tool" and "tool_call_id" in like:

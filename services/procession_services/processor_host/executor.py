@@ -393,8 +393,10 @@ class Executor:
         result = job.result
         for at, op in enumerate(job.command.ops):
             result.at = at
+            streams = isinstance(op, _STREAMED) and op.processors
+            lender = self._lender if streams and _portable(job, op) else None
             try:
-                await _one(self._lender_of(job, op) or runners[op.op], op, job)
+                await _one(lender or runners[op.op], op, job)
             except Lent as lent:
                 _take(result, lent.result, at)
                 return
@@ -402,11 +404,10 @@ class Executor:
                 await job.outbox.flush()
                 return
 
-    def _lender_of(self, job: Job, op: Op) -> OpRunner | None:
-        """Who has a replica of the output chain run this operation and all behind it, where any service could."""
-        streams = isinstance(op, _STREAMED) and op.processors
-        portable = streams and all(other.op in RUNNERS and other.op != "hook" for other in job.ops_from(op))
-        return self._lender if portable else None
+
+def _portable(job: Job, op: Op) -> bool:
+    """Whether any service could run this operation and all behind it, so also a replica of the output chain."""
+    return all(other.op in RUNNERS and other.op != "hook" for other in job.ops_from(op))
 
 
 async def _one(run: OpRunner, op: Op, job: Job) -> None:

@@ -16,7 +16,7 @@ def go(state: RunState, ops: list[PlannedOp], then: Then) -> None:
     state.pending, state.then = ops, then
     while not state.pending:
         _decide(state)
-    if _barred(state, state.pending[0]):
+    if state.pending[0].op.op in _barred(state):
         _last(state, program.cancelled(state.plan))
     _send(state)
 
@@ -37,17 +37,17 @@ def _last(state: RunState, ops: list[PlannedOp]) -> None:
     state.pending, state.then, state.ending = ops, "done", True
 
 
-def _barred(state: RunState, planned: PlannedOp) -> bool:
-    """Whether a cancelled run must not begin this any more (R-CX-2)."""
-    return state.cancel and not state.ending and planned.op.op in _BARRED
+def _barred(state: RunState) -> frozenset[str]:
+    """What a cancelled run must not begin any more (R-CX-2)."""
+    return _BARRED if state.cancel and not state.ending else frozenset()
 
 
 def _send(state: RunState, *, version: int | None = None) -> None:
     """Sends as many of the pending operations as one service can do; on whatever `version` of the context is given."""
     host: str | None = None
-    count = 0
+    count, barred = 0, _barred(state)
     for planned in state.pending:
-        if count and _barred(state, planned):
+        if count and planned.op.op in barred:
             break
         wanted = None if planned.lent and host == program.GATEWAY else planned.host
         if wanted is not None and host is not None and wanted != host:
