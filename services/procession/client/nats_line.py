@@ -14,7 +14,6 @@ _H: Final = ord("H")
 _END: Final = b"\r\n"
 _SPACE: Final = b" "
 """What servers put between the words of a line. Subjects may hold other white space, and must not become more words."""
-
 _WORDS: Final = 4
 """Of `MSG <subject> <subscription> [reply] <length>`, without a reply; a message with headers has their length, too."""
 _REPLY: Final = 3

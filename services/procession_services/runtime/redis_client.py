@@ -222,8 +222,8 @@ class RedisClient(Redis):
         self, script: Script, *, keys: Sequence[str] = (), args: Iterable[Any] = ()
     ) -> "asyncio.Future[Any]":
         """Runs a script; what it answers can be awaited."""
-        asked = script, (len(keys), *keys, *args)
-        return self._ask(("EVALSHA", script.digest, *asked[1]), asked)
+        rest = (len(keys), *keys, *args)
+        return self._ask(("EVALSHA", script.digest, *rest), (script, rest))
 
     def later(self, what: str, *command: Any) -> None:
         """Sends a command before the next other one of this client, or after a moment.
@@ -234,8 +234,8 @@ class RedisClient(Redis):
 
     def run_later(self, what: str, script: Script, *, keys: Sequence[str], args: Iterable[Any]) -> None:
         """Runs a script in the same way."""
-        asked = script, (len(keys), *keys, *args)
-        self._put_off(what, ("EVALSHA", script.digest, *asked[1]), asked)
+        rest = (len(keys), *keys, *args)
+        self._put_off(what, ("EVALSHA", script.digest, *rest), (script, rest))
 
     async def settled(self) -> None:
         """Waits until all that was put off before is done."""
