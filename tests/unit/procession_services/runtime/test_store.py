@@ -18,6 +18,7 @@ from procession_services.runtime.run_records import (
     Admission,
     Beginning,
     Committed,
+    Stand,
     StateChange,
     StoredState,
     after_commit,
@@ -348,6 +349,30 @@ async def test_when_the_end_of_a_run_was_told_its_id_is_taken_and_it_has_no_dead
     await thread.redis.delete(run_key(thread.tenant, "one"))
     assert await thread.admit("one") == Admission(told="digest")
     assert 80 < await thread.redis.ttl(f"{run_key(thread.tenant, 'one')}:told") <= 90
+
+
+async def test_who_speaks_for_runs_learns_how_each_of_them_stands(
+    thread: Thread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of the question, however many are asked for at once."""
+    monkeypatch.setattr("procession_services.runtime.store._AT_ONCE", 2)
+    for run in ("begun", "passed", "claimed", "told"):
+        thread.line = line_key(thread.tenant, "ann", run)
+        assert await thread.admit(run) == Admission()
+    for run in ("claimed", "passed"):
+        await thread.store.take_context(thread.tenant, run, seq=1, owner="me")
+    await thread.redis.hset(run_key(thread.tenant, "passed"), "out", 2)
+    thread.store.mark_told(thread.tenant, "told", "digest")
+    await thread.redis.settled()
+    runs = ("begun", "claimed", "gone", "told", "passed")
+    assert await thread.store.stands([(thread.tenant, run) for run in runs]) == [
+        Stand(told=False, owner=""),
+        Stand(told=False, owner="me"),
+        Stand(told=True, owner=""),
+        Stand(told=True, owner=""),
+        Stand(told=False, owner=""),
+    ]
+    assert await thread.store.stands([]) == []
 
 
 async def test_the_earliest_deadlines_are_given_and_no_more_of_them(thread: Thread) -> None:
