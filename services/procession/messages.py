@@ -42,7 +42,6 @@ _STAMP: Final = len("2026-01-31T12:00:00.000Z")
 _NOTHING: Final[dict[str, Any]] = {}
 _END_OF_TIME: Final = "9999"  # a message after it could not get a later time
 _PROVIDER_OPTIONS: Final = ("providerOptions", "providerMetadata", "experimental_providerMetadata")
-_PLAIN: Final = {"role", "content"}
 _KEPT: Final = ("threadId", "resourceId", "type")
 
 
@@ -250,8 +249,6 @@ def _check_stored(message: Mapping[str, Any], where: str) -> None:
 
 def _content(like: Mapping[str, Any], where: str) -> dict[str, Any]:
     content, path = like.get("content"), f"{where}.content"
-    if type(content) is str and like.keys() == _PLAIN:
-        return {"format": 2, "parts": [{"type": "text", "text": content}]}
     if isinstance(content, MAPPINGS):
         return _full_content(content, path)
     if like["role"] == "tool" and "tool_call_id" in like:
@@ -268,12 +265,14 @@ def _content(like: Mapping[str, Any], where: str) -> dict[str, Any]:
             )
         content = []
     if isinstance(content, str):
-        content = [{"type": "text", "text": content}]
-    elif not isinstance(content, list):
+        said = [Part(type="text", text=content)]
+    elif isinstance(content, list):
+        said = read_foreign_parts(content, path)
+    else:
         raise InvalidMessageError(
             path, f"is of type {type(content).__name__}; give a string or a list of parts"
         )
-    parts = _with_flat_text([*read_foreign_parts(content, path), *calls], flat)
+    parts = _with_flat_text([*said, *calls], flat)
     return _with_rest({"format": 2, "parts": flat_fields.unfolded(like, parts, where)}, like)
 
 

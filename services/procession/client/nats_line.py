@@ -9,15 +9,13 @@ from nats.aio.transport import TcpTransport
 
 __all__ = ["NatsLine"]
 
-_M: Final = ord("M")
 _H: Final = ord("H")
+_MESSAGES: Final = frozenset(b"MH")
 _END: Final = b"\r\n"
 _SPACE: Final = b" "
 """What servers put between the words of a line. Subjects may hold other white space, and must not become more words."""
-_WORDS: Final = 4
-"""Of `MSG <subject> <subscription> [reply] <length>`, without a reply; a message with headers has their length, too."""
-_REPLY: Final = 3
-"""Where the reply stands."""
+_WORDS: Final = 3
+"""Of `MSG <subject> <subscription> [reply] [length of the headers] <length>`, without a reply and the lengths."""
 
 
 class NatsLine(asyncio.Protocol):
@@ -73,7 +71,7 @@ class NatsLine(asyncio.Protocol):
             self._parts.clear()
         try:
             at = self._take(data)
-        except ValueError:
+        except (IndexError, ValueError):
             self.control.put_nowait(errors.ProtocolError())
             self._socket.abort()  # what else may come would be read from the middle of something
             return
@@ -81,28 +79,25 @@ class NatsLine(asyncio.Protocol):
             self._parts.append(data[at:])
 
     def _take(self, data: bytes) -> int:
-        """Hands on what is whole, and tells where the rest begins; ValueError: this is not NATS's protocol."""
+        """Hands on what is whole, and tells where the rest begins.
+
+        Raises:
+            IndexError, ValueError: This is not NATS's protocol.
+        """
         at, size, hear = 0, len(data), self._hear
         self._missing = 1
         while (end := data.find(_END, at)) >= 0:
-            start, kind, header = end + len(_END), data[at], b""
-            if kind == _M:
-                words = data[at:end].split(_SPACE)
-                if len(words) == _WORDS:
-                    words.insert(_REPLY, b"")
-                _, subject, sid, reply, length = words
-                body = start
-            elif kind == _H:
-                words = data[at:end].split(_SPACE)
-                if len(words) == _WORDS + 1:
-                    words.insert(_REPLY, b"")
-                _, subject, sid, reply, of_header, length = words
-                body = start + int(of_header)
-                header = data[start:body]
-            else:
+            start, kind = end + len(_END), data[at]
+            if kind not in _MESSAGES:
                 self.control.put_nowait(data[at:start])
                 at = start
                 continue
+            words = data[at:end].split(_SPACE)
+            length = words.pop()
+            body = start + int(words.pop()) if kind == _H else start
+            if len(words) == _WORDS:
+                words.append(b"")
+            _, subject, sid, reply = words
             stop = start + int(length)
             following = stop + len(_END)
             if stop < body:
@@ -110,7 +105,7 @@ class NatsLine(asyncio.Protocol):
             if following > size:
                 self._missing = following - size
                 break
-            hear(int(sid), subject, reply, data[body:stop], header)
+            hear(int(sid), subject, reply, data[body:stop], data[start:body])
             at = following
         return at
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from nats.aio.transport import TcpTransport
+from nats.errors import ProtocolError
 
 from procession.client.nats_line import NatsLine
 
@@ -46,6 +47,22 @@ def test_what_a_subject_holds_is_no_other_word_of_its_line(odd):
     heard: list[Any] = []
     NatsLine(_transport(), lambda *message: heard.append(message), has_room=lambda: None).data_received(said)
     assert heard == [(5, subject, b"$JS.ACK", b"{}", b""), (5, subject, b"", b"{}", b"NATS/1.0\r\n\r\n\r\n")]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"M", b"MSG", b"MSG s 5", b"MSG s x 0", b"MSG s 5 x", b"MSG s 5 r more 0", b"H", b"HMSG", b"HMSG 5", b"HMSG s 5 5",
+     b"HMSG s 5 x 5", b"HMSG s 5 6 5", b"HMSG s 5 r more 0 0"],
+)  # fmt: skip
+def test_what_is_no_message_ends_the_connection(said):
+    """What else may come would be read from the middle of something."""
+    ended: list[bool] = []
+    transport = _transport()
+    transport._io_writer.transport.abort = lambda: ended.append(True)
+    line = NatsLine(transport, lambda *_: pytest.fail("it was heard"), has_room=lambda: None)
+    line.data_received(said + b"\r\n\r\n")
+    assert ended == [True]
+    assert isinstance(line.control.get_nowait(), ProtocolError)
 
 
 def _transport() -> Any:
